@@ -203,7 +203,6 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 async def urls(template: Template, request: pytest.FixtureRequest) -> AsyncIterator[Urls]:
-    """A database of this module's own."""
     name = "t_" + sha256_hex(request.node.nodeid + str(os.getpid()))[:16]
     source = urlsplit(template.urls.owner).path.lstrip("/")
     admin = await asyncpg.connect(template.urls.admin)

@@ -189,7 +189,6 @@ class Harness(AppRecords):
         return (await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id)))[0]
 
     async def republished(self, name: tuple[str, str], tool: Tool) -> None:
-        """Publish the test app again with one tool replaced."""
         agents = []
         for app, agent in app_agents()[0]:
             if agent.definition.id == name[0]:
@@ -208,13 +207,11 @@ def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") 
 async def publish_app(
     owner_url: str, agents: Sequence[tuple[str, PublishedAgent]] | None = None, tables: Sequence[DataTable] = ()
 ) -> None:
-    """Publish the test app's agents beside the shipped ones."""
     harness = app_agents()[0] if agents is None else agents
     await _publish(owner_url, harness, {agent.definition.id for _, agent in harness}, tables)
 
 
 async def withdraw_agent(owner_url: str, agent_id: str) -> None:
-    """Take one agent away, as a start without its app does."""
     await _publish(owner_url, (), {agent_id})
 
 
@@ -257,5 +254,4 @@ async def harness(
 
 
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:
-    """Runs all in parallel; returns failures as values."""
     return await asyncio.gather(*work, return_exceptions=True)

@@ -11,7 +11,6 @@ LOCAL_OUTBOUND = Outbound(named=(named_host("localhost", by_operator=True),))
 
 
 def new_client() -> httpx.AsyncClient:
-    """The client of tools, for targets on this machine."""
     return egress.new_client(LOCAL_OUTBOUND)
 
 

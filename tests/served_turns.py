@@ -81,7 +81,6 @@ class Served:
         return address
 
     async def waits(self, address: TurnAddress) -> str:
-        """The run id of the turn's wait, once there is one."""
         return await self.waits_again(address, "")
 
     async def waits_again(self, address: TurnAddress, before: str) -> str:
@@ -94,8 +93,6 @@ class Served:
         return await until(look)
 
     async def waits_for(self, address: TurnAddress, request_id: str) -> str:
-        """The run id of the wait for this request."""
-
         async def look() -> bool:
             row = await self.row(address)
             found = bool(row["waiting"]) and request_id in row["waiting"]["ids"]
@@ -154,18 +151,15 @@ class Served:
         return {row["call_id"]: row["state"] for row in await self.harness.rows(sql, address.turn_id)}
 
     async def transcript(self, address: TurnAddress) -> list[tuple[str, str]]:
-        """Role and text of the turn's messages that stay, in order."""
         sql = "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq"
         rows = await self.harness.rows(sql, address.turn_id)
         return [(row["role"], row["content"]) for row in rows if row["role"] != "user"]
 
     def effects(self, address: TurnAddress, path: str, call_id: str = "t1.0") -> int:
-        """The number of effects of the turn's call at the target."""
         keys = {effect_key(address.turn_id, call_id), f"{address.turn_id}/{call_id}"}
         return sum(1 for done, key in self.harness.world.effects if done == path and key in keys)
 
     def sent_to_model(self, address: TurnAddress) -> list[list[dict[str, Any]]]:
-        """The messages of each request to the model, the base message left out."""
         seen = self.harness.model.seen
         return [[*asked.messages[1:]] for asked in seen if asked.idempotency_key.startswith(address.turn_id)]
 

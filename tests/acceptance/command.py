@@ -114,7 +114,6 @@ class Terminal:
         os.write(self._leader, text.encode())
 
     def exit_code(self) -> int:
-        """The exit code, once it has ended."""
         try:
             while os.read(self._leader, 65_536):
                 pass

@@ -22,7 +22,6 @@ class Wanted:
 
     @property
     def path(self) -> str:
-        """The target's address for the effect."""
         return f"/{self.kind}s"
 
 

@@ -44,7 +44,6 @@ class RunningStack:
         return (self.home / "companions" / name / "token").read_text().strip()
 
     def kill(self, *roles: str) -> dict[str, int]:
-        """SIGKILL these processes at once; their pids by role."""
         pids = {role: int(self.read()["pids"][role]) for role in roles}
         for pid in pids.values():
             os.kill(pid, signal.SIGKILL)

@@ -53,7 +53,6 @@ def echo(stack: RunningStack) -> str:
 
 @pytest.fixture(scope="module")
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """A stack that no other test uses."""
     with running(tmp_path_factory.mktemp("degraded") / "home", "--examples") as started:
         wait_until(lambda: started.token("admin") in terminal(started), 60, "the stack did not come up")
         yield started

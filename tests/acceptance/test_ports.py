@@ -57,7 +57,6 @@ def ports(stack: RunningStack) -> dict[int, str]:
 
 
 def raw_answer(port: int, request: str) -> bytes:
-    """The port's answer to these bytes."""
     answer = b""
     with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as connection:
         connection.settimeout(ANSWER_SECONDS)

@@ -72,7 +72,6 @@ class Turns:
         return missing
 
     async def completed(self, turn_id: str) -> dict[str, Any]:
-        """The turn, at its end."""
         assert await self.until([turn_id], "completed") == [], await self.read(turn_id)
         return await self.read(turn_id)
 

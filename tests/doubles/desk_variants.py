@@ -69,12 +69,10 @@ def as_desk(**changed: Any) -> PublishedAgent:
 
 
 def agent_of(agent_id: str) -> PublishedAgent:
-    """The agent of tests/apps/desk with this id."""
     return next(agent for _, agent in app_agents()[0] if agent.definition.id == agent_id)
 
 
 def changed_agent(agent: PublishedAgent, **changed: Any) -> PublishedAgent:
-    """A version of the agent with these fields of its definition changed."""
     definition = agent.definition.model_copy(update=changed)
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
 

@@ -23,7 +23,6 @@ class TcpLink:
         return self
 
     async def cut(self) -> None:
-        """Reset every connection and refuse new ones."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -50,7 +50,6 @@ class Api:
     app: FastAPI
 
     def client(self, name: str | None = "requester") -> Caller:
-        """A client with that local user's token, or with none."""
         headers = {"Authorization": f"Bearer {self.people[name].token}"} if name else {}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
 
@@ -58,7 +57,6 @@ class Api:
 async def in_transaction(
     db: Database, work: Callable[Concatenate[Connection, P], Awaitable[T]], *args: P.args, **given: P.kwargs
 ) -> T:
-    """Do this in a transaction of the tenant `local`."""
     async with db.transaction("local") as tx:
         return await work(tx, *args, **given)
 

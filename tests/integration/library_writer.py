@@ -65,7 +65,6 @@ class Library:
 
 
 async def other_tenant(urls: Urls, db: Database, people: dict[str, Person]) -> None:
-    """A tenant beside `local`, with a person who is called `stranger`."""
     async with as_owner(urls.owner) as owner:
         await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", OTHER)
     stranger = Person(OTHER, new_id(), "stranger", frozenset({"admin", "reviewer"}), "")

@@ -48,7 +48,6 @@ class ApiProcess:
             await until(is_ready, every=0.1, despite=(httpx.TransportError,))
 
     async def end(self, number: signal.Signals) -> float:
-        """Send a signal; how long it took to end."""
         assert self.process is not None
         began = time.monotonic()
         if self.process.returncode is None:

@@ -45,7 +45,6 @@ BELLS = "SELECT count(*) FROM outbox WHERE turn_id = $1"
 
 
 async def does(policies: Policies, verb: Any, request: RequestRef, by: str, *given: object) -> str:
-    """Returns `done`, or the refusal's code."""
     try:
         await in_transaction(policies.harness.db, verb, request.request_id, policies.who(by), *given)
     except CallerError as refused:

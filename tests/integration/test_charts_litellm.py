@@ -14,10 +14,7 @@ from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import SHIPPED, load_app, publish, with_model
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
-from perdure.sdk.tables import read_csv
-from perdure.sdk.tables.client_side import ClientTable
 from perdure.settings import Settings
-from perdure.store.approvals import requests as questions
 from perdure.store.database import new_id
 from perdure.store.memory import files
 from tests.doubles.message_script import Line
@@ -30,7 +27,7 @@ from tests.served_turns import ALL_KINDS, Served, serve
 pytestmark = UNWARNED
 AGENT = "charts_by_model"
 CSV = b"region,sales\nNorth,30\nSouth,10\n"
-RESTING = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.AWAITING_ANSWER)
+RESTING = (TurnStatus.COMPLETED, TurnStatus.FAILED)
 GROUP = '<group><by column="region"/><aggregate column="sales" function="sum" as="sales"/></group>'
 
 
@@ -42,7 +39,6 @@ class Charts:
     double: ProviderDouble
 
     async def run_to_end(self, *steps: Step) -> tuple[TurnAddress, Any]:
-        """A turn about a table that was uploaded, to its end."""
         self.double.script(*steps)
         harness = self.served.harness
         conversation_id = await harness.conversation(AGENT)
@@ -51,15 +47,6 @@ class Charts:
             await files.store_files(tx, conversation_id, harness.people["requester"].user_id, [file])
         address = await self.served.begin(Line("a chart"), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, *RESTING, seconds=90)
-
-    async def answer_question(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
-        harness, row = self.served.harness, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
-        await self.served.waits(address)
-        async with harness.db.transaction("local") as tx:
-            user_id, (request_id,) = harness.people["requester"].user_id, row["waiting"]["ids"]
-            _, note = await questions.answer_question(tx, address.turn_id, request_id, user_id, kind, payload)
-        assert await harness.deps.notifier.deliver_soon(note)
-        return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
         return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
@@ -118,22 +105,6 @@ async def test_a_plan_that_fits_at_the_third_attempt_ends_in_a_picture(charts: C
     assert first["response_format"]["json_schema"]["name"] == "classify" and first["temperature"] == 0
     assert first["response_format"]["json_schema"]["strict"] is True and "tools" not in first
     assert "sales.csv" in json.dumps(first["messages"]) and "North" not in json.dumps(first["messages"])
-
-
-async def test_a_client_side_table_is_charted_by_a_model_that_sees_no_row(charts: Charts) -> None:
-    charts.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
-    harness, kept = charts.served.harness, ClientTable("sales", read_csv(CSV))
-    address, started = await harness.start(Line("a chart"), agent_id=AGENT)
-    metadata = {"client_table": kept.describe()}
-    await harness.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
-    assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
-    row = await charts.answer_question(address, "client_run", **kept.execute_plan(f"<plan>{GROUP}</plan>"))
-    assert row["status"] == "completed", row["problem"]
-    drawn = kept.fill_specification(row["output"]["specification"])
-    assert drawn["data"]["values"] == [{"region": "North", "sales": 30}, {"region": "South", "sales": 10}]
-    assert await charts.labels(address) == ["classify", "plan", "specify", "marks"]
-    sent = json.dumps([seen.body for seen in charts.requests(address)])
-    assert "region" in sent and "North" not in sent
 
 
 async def test_text_instead_of_an_object_is_retried_with_a_required_function(charts: Charts) -> None:

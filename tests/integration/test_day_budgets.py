@@ -37,7 +37,6 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = $1"
 
 
 def limited(agent_id: str, limits: DayLimits | None) -> PublishedAgent:
-    """The agent `desk` under this name, with these daily limits."""
     agent = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
     definition = agent.definition.model_copy(update={"id": agent_id, "day_limits": limits})
     return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
@@ -80,7 +79,6 @@ async def assumed(harness: Harness, agent_id: str) -> tuple[int, int]:
 
 
 async def used_by(harness: Harness, agent_id: str = "") -> int:
-    """The tokens of all turns, or of an agent's."""
     used = "SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns WHERE $1 IN ('', agent_id)"
     return int(await harness.value(used, agent_id))
 

@@ -150,7 +150,6 @@ class Stack:
         return self.run()
 
     async def wait_ended(self) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
         assert self.process.stderr is not None
         said = (await self.process.stderr.read()).decode()
         await self._reading

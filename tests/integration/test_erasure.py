@@ -71,7 +71,6 @@ NEUTRAL = {
 
 @pytest.fixture(scope="module")
 async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that sees every row."""
     connection = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.owner.rpartition("/")[2])
     yield connection
     await connection.close()

@@ -110,15 +110,6 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
     assert len(await agent.served.transcript(first)) == 1, "what is stored stays whole"
 
 
-@pytest.mark.parametrize(
-    ("step", "code", "attempts"), [(CONTEXT_OVERFLOW, "context_overflow", 2), (Step(status=401), "model_auth", 1)]
-)
-async def test_no_permanent_error_is_retried(agent: LitellmAgent, step: Step, code: str, attempts: int) -> None:
-    _, row = await agent.run_to_end(step.model_copy(update={"times": None}))
-    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, attempts)
-    assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
-
-
 async def test_an_endless_answer_is_cut_at_the_turns_limit_and_kept(agent: LitellmAgent) -> None:
     agent.double.script(Step(text="One two ", fault=Fault.ENDLESS))
     address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_tokens=2_000))
@@ -134,18 +125,6 @@ async def test_an_endless_answer_is_cut_at_the_turns_limit_and_kept(agent: Litel
     assert [data["code"] for data in await agent.data(address, "budget")] == ["answer_over_budget"]
     assert [seen.outcome for seen in agent.double.requests] == ["client_gone"], "it was ended, and not repeated"
     assert "sk-of-the-test" not in (await agent.served.history(address)).to_json()
-
-
-async def test_a_model_that_calls_unknown_tools_ends_at_the_round_limit(agent: LitellmAgent) -> None:
-    calls = (Call(name="rm_rf", arguments={"path": "/"}), Call(name="look\n; drop", arguments={}))
-    agent.double.script(Step(calls=calls, times=None))
-    address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, limits=Limits(max_iterations=3))
-    row = await agent.served.until(address, TurnStatus.LIMITED, TurnStatus.FAILED, TurnStatus.COMPLETED, seconds=40)
-    assert row["status"] == "limited" and len(agent.double.requests) <= 5
-    assert set((await agent.served.states(address)).values()) == {"failed"}
-    told: Any = agent.double.requests[1].body["messages"]
-    assert [message["role"] for message in told[-2:]] == ["tool", "tool"], "each call has its answer"
-    assert not await agent.served.harness.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
 
 
 async def test_calls_with_a_repeated_long_id_run_once_each_under_new_ids(agent: LitellmAgent) -> None:

@@ -72,7 +72,6 @@ class Called:
         return {row["kind"]: row["data"] for row in rows}
 
     async def usage(self) -> list[tuple[str, str]]:
-        """(kind, version) of the turn."""
         sql = "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1 ORDER BY 1, 2"
         return [(row["kind"], row["version_id"]) for row in await self.harness.rows(sql, self.address.turn_id)]
 

@@ -58,7 +58,6 @@ async def empty_urls(template: Template) -> AsyncIterator[Urls]:
 
 
 async def schema_of(url: str) -> dict[str, list[tuple[object, ...]]]:
-    """Everything that a migration makes, as rows."""
     connection = await asyncpg.connect(url)
     found = {what: [tuple(row) for row in await connection.fetch(sql)] for what, sql in WHAT.items()}
     await connection.close()

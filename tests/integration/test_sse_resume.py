@@ -36,7 +36,6 @@ from tests.integration.turn_writer import Sent, TurnWriter, parsed, read_until, 
 
 @asynccontextmanager
 async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs in parallel with the block."""
     task = asyncio.create_task(work)
     yield
     task.cancel()

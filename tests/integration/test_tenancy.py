@@ -99,7 +99,6 @@ async def tables(db_owner: asyncpg.Connection, harness: Harness) -> list[str]:
 
 
 async def ours(harness: Harness, tables: list[str]) -> dict[str, int]:
-    """The number of the first tenant's rows in each table."""
     return {name: await harness.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
 
 

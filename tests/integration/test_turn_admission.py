@@ -342,12 +342,10 @@ async def users(harness: Harness, conversation_id: str) -> list[tuple[str, str, 
 
 
 def ids(reply: ModelReply) -> list[str]:
-    """The messages that the call received."""
     return [ref.id for ref in reply.joined]
 
 
 def user_messages(harness: Harness) -> list[str]:
-    """The user messages of the last request to the model."""
     return [str(each["content"]) for each in harness.model.seen[-1].messages if each["role"] == "user"]
 
 

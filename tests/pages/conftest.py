@@ -60,7 +60,6 @@ class Window:
         self.assert_alone()
 
     def assert_alone(self) -> None:
-        """No other host was asked."""
         assert len({httpx.URL(request.url).netloc for request in self.asked}) == 1, self.asked
 
     async def assert_inert(self) -> None:
@@ -113,12 +112,10 @@ class Site:
         return approval, await self.visit("reviewer", f"/review/{approval}", **given)
 
     async def close(self) -> None:
-        """Close all windows: an open page continues to request and draw."""
         while self.open:
             await self.open.pop().close()
 
     async def asks(self, tool: str = "post", *, agent_id: str = "desk", **args: Any) -> str:
-        """A call that waits for a person; the approval's id."""
         address = await self.harness.plan((tool, args), agent_id=agent_id)
         (request,) = await self.harness.open(address, "t1.0", agent_id=agent_id)
         return request.request_id
@@ -135,7 +132,6 @@ def alarm(page: Page) -> Locator:
 
 
 async def decided(page: Page, status: str, by: str) -> None:
-    """Wait until the page shows what was decided and by whom."""
     await expect(page.locator("#badge")).to_have_text(status)
     await expect(page.locator("#state")).to_contain_text(by)
 
@@ -177,7 +173,6 @@ async def pages_at(settings: Settings, port: int = 0) -> AsyncIterator[tuple[str
 async def page_settings(
     parts: DataParts, urls: Urls, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Settings]:
-    """Settings of the module's own API."""
     assert parts.redis_url is not None and parts.temporal is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEMPORAL_ADDRESS", parts.temporal.address)

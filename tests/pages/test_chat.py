@@ -28,7 +28,6 @@ async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -
 
 
 async def say(page: Page, text: str, way: str = "") -> None:
-    """Say this, in one of the ways where a turn is open."""
     if way:
         await page.locator("#on_busy").select_option(way)
     await page.get_by_label("Message").fill(text)

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Route, expect
 from perdure.settings import Settings
 from tests.conftest import Person
 from tests.harness import Harness
-from tests.pages.conftest import CORPUS, NARROW, UNSEEN, Site, alarm, decided, pages_at, sign_in
+from tests.pages.conftest import CORPUS, NARROW, UNSEEN, Site, alarm, decided, pages_at
 from tests.pages.test_reviewing import status_of
 
 
@@ -131,26 +131,6 @@ async def test_a_page_requests_an_update_again_that_it_did_not_get(site: Site) -
     await decided(window.page, "approved", "admin")
     await expect(window.page.locator("#notice")).to_be_empty()
     assert met == ["no stream", "no state"]
-
-
-async def test_a_session_that_ends_during_an_edit_loses_no_text(site: Site) -> None:
-    approval, window = await site.open_approval("post", {"text": "before"})
-    page = window.page
-    await page.locator("summary[aria-keyshortcuts=e]").click()
-    await page.get_by_label("text", exact=True).fill("what I typed <b>\u202e")
-    await window.context.clear_cookies()
-    await page.locator("#edit").click()
-    await expect(page.get_by_role("button", name="Continue")).to_be_visible()
-    await window.checked()
-    second = await window.context.new_page()
-    await sign_in(second, site.people["reviewer"].token)
-    await page.get_by_role("button", name="Continue").click()
-    await expect(page.get_by_label("text", exact=True)).to_have_value("what I typed <b>\u202e")
-    await page.locator("#edit").click()
-    await page.get_by_role("button", name="Approve as edited").click()
-    await decided(page, "edited", "reviewer")
-    sent = await site.harness.value("SELECT decision->'args' FROM approvals WHERE id = $1", approval)
-    assert sent == {"mode": "", "text": "what I typed <b>\u202e"}
 
 
 async def test_a_form_of_another_site_does_nothing(site: Site) -> None:

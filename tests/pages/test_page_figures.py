@@ -50,7 +50,6 @@ async def first_paint_ms(window: Window) -> float:
 
 @pytest.fixture(scope="module")
 async def many_requests(module_site: Site) -> None:
-    """Ten thousand requests that wait."""
     async with module_site.harness.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, WAITING, timeout=120)

@@ -24,7 +24,6 @@ async def decision_of(site: Site, approval: str) -> dict[str, object]:
 
 
 async def press(page: Page, *keys: str) -> None:
-    """These keys, one after the other."""
     for key in keys:
         await page.keyboard.press(key)
 

@@ -6,7 +6,7 @@ from perdure.contracts.events import PendingEvent
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.store.turns.finish import finish
 from tests.doubles.fake_turn import NOW
-from tests.pages.conftest import CORPUS, NARROW, Site, decided
+from tests.pages.conftest import CORPUS, NARROW, Site
 from tests.pages.test_page_figures import MOST_BYTES, weight_of
 
 PATH = (
@@ -16,7 +16,6 @@ PATH = (
 
 
 async def waiting(site: Site, text: str) -> tuple[TurnAddress, str]:
-    """A turn that waits for a reviewer, and its approval's id."""
     address = await site.harness.plan(("post", {"text": text}))
     (request,) = await site.harness.open(address, "t1.0")
     return address, request.request_id
@@ -96,25 +95,3 @@ async def test_the_operations_pages_are_accessible_and_light(site: Site) -> None
     await window.page.set_viewport_size(NARROW)
     for path in paths:
         await window.assert_fits(path)
-
-
-async def test_a_call_whose_outcome_is_unknown_is_settled_on_a_page(site: Site) -> None:
-    address = await site.harness.plan(("post", {"text": "<b>once", "mode": "break"}))
-    (request,) = await site.harness.open(address, "t1.0")
-    window = await site.visit("reviewer", f"/review/{request.request_id}")
-    page = window.page
-    await page.get_by_role("button", name="Approve").click()
-    await decided(page, "approved", "reviewer")
-    await site.harness.run_tool(address)
-    await expect(page.locator("#badge")).to_have_text("outcome unknown")
-    await page.locator("#state a[href='/review/unsettled']").click()
-    await expect(page.locator("pre.json")).to_contain_text("<b>once")
-    await window.checked()
-    await page.locator("[name=comment]").fill("I looked at the target")
-    await page.locator("[name=outcome][value=happened]").click()
-    await expect(page.locator("[name=outcome][value=happened]")).to_have_count(0)
-    await page.goto(f"/review/{request.request_id}")
-    await expect(page.locator("#badge")).to_have_text("done")
-    await page.goto("/review/mine")
-    await expect(page.locator("tbody tr").first).to_contain_text("done")
-    await window.checked()

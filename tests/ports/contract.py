@@ -91,9 +91,7 @@ class Turn(Protocol):
     async def settle(self, call_id: str, *, happened: bool) -> None: ...
     async def stop(self) -> None: ...
     async def remember(self, fields: Args) -> None: ...
-    async def dispatched(self, call_id: str) -> int:
-        """The number of times that a call was sent to its target."""
-        ...
+    async def dispatched(self, call_id: str) -> int: ...
 
 
 NewTurn = Callable[..., Awaitable[Turn]]
@@ -105,7 +103,6 @@ def line(*calls: tuple[str, Args], text: str = "asking") -> Line:
 
 
 async def planned(turn: Turn, run: Run | None = None) -> Run:
-    """The run, after its model has returned its calls."""
     run = run or await turn.run()
     reply = await run.complete(ASK)
     assert reply.message is not None and reply.problem is None
@@ -113,12 +110,10 @@ async def planned(turn: Turn, run: Run | None = None) -> Run:
 
 
 def asks(*tools: str, step: int = 1, **state: JsonValue) -> list[ToolCallRequest]:
-    """A node's asks for the calls of a step, in their order."""
     return [ToolCallRequest(call_id=f"t{step}.{index}", tool=tool, state=state) for index, tool in enumerate(tools)]
 
 
 def gated(*tools: str, step: int = 1) -> list[GatedCall]:
-    """The gate's entries for the calls of a step, in their order."""
     return [GatedCall(call_id=f"t{step}.{index}", tool=tool, rule="test") for index, tool in enumerate(tools)]
 
 

@@ -97,7 +97,6 @@ class RealTurn:
         return RealRun(handle, MessageRef(id=str(message_id), role=Role.USER), self)
 
     async def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
-        """Uses the program's own function if there is one."""
         approval = approval_id(self.address.turn_id, call_id)
         if state in DECISIONS:
             given: dict[str, Any] = {"comment": comment or "because"} | ({"args": args} if args is not None else {})

@@ -25,12 +25,10 @@ DECIDED = {
 
 
 async def decided(turn: Turn, call_id: str, state: VerdictState) -> None:
-    """Bring an approval into a state."""
     await turn.decide(call_id, state, DECIDED[state][0], {"amount": 1, "mode": ""} if state is V.EDITED else None)
 
 
 async def states(run: Run, requests: Sequence[RequestRef]) -> list[VerdictState]:
-    """The states read, which come with no problem."""
     read = await run.verdicts(requests)
     assert read.problem is None
     return [verdict.state for verdict in read.verdicts]

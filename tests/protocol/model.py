@@ -215,7 +215,6 @@ class Model:
         return status
 
     def withdraw(self, request: Request) -> str:
-        """Take back a request, or an approval whose call has not begun."""
         call = self._current(request)
         admin = ADMIN_ROLE in self.roles[request.user]
         given = call.status in GIVEN or call.status in BEGUN
@@ -234,7 +233,6 @@ class Model:
     # Handing over
 
     def claim(self, request: Request) -> str:
-        """Keep it to oneself for a while."""
         call, owners = self._decidable(request)
         self._not_voted(call, owners, request.user)
         self._unclaimed(call, request.user)
@@ -247,7 +245,6 @@ class Model:
         return "pending"
 
     def release(self, request: Request) -> str:
-        """End a claim before it lapses."""
         call = self._current(request)
         holder, until, _ = call.claim
         admin = ADMIN_ROLE in self.roles[request.user]
@@ -277,7 +274,6 @@ class Model:
         return call
 
     def reassign(self, request: Request) -> str:
-        """Assigns it to a reviewer."""
         call = self._reassignable(request)
         voted = {vote.by for vote in call.votes} | {vote.owner for vote in call.votes}
         if (
@@ -295,7 +291,6 @@ class Model:
         return "pending"
 
     def escalate(self, request: Request) -> str:
-        """Give it to the role above, once."""
         call = self._reassignable(request)
         if call.escalated:
             raise Refused("409 already_escalated")
@@ -317,14 +312,12 @@ class Model:
         return "delegated"
 
     def set_role(self, request: Request) -> str:
-        """Give a person the reviewer's role, or take it."""
         self.roles[request.user] = self.roles[request.user] ^ {REVIEWER_ROLE}
         return "set"
 
     # The clock
 
     def pass_time(self, request: Request) -> str:
-        """Time goes by; nothing happens by itself."""
         self.now += request.seconds
         return "later"
 

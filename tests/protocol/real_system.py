@@ -234,7 +234,6 @@ class RealSystem:
         return decided.status
 
     async def _hand_over(self, tx: Connection, request: Request) -> str:
-        """Withdraw, claim, release, reassign or escalate."""
         approval, person = self._approval(request), self._person(request.user)
         match request.verb:
             case "withdraw":

@@ -14,7 +14,6 @@ ENGINE = tuple(f"perdure/{each}" for each in (*_LAYERS.split(), "workflows"))
 
 @cache
 def files() -> tuple[str, ...]:
-    """Paths from the root of the checkout, in order."""
     list_all = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(list_all, cwd=ROOT, check=True, capture_output=True, text=True)
     return tuple(path for path in sorted(set(listed.stdout.split("\0"))) if path and (ROOT / path).is_file())

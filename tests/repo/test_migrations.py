@@ -11,7 +11,6 @@ FOLDER = "perdure/store/migrations/versions"
 
 
 def revisions(sources: dict[str, str]) -> dict[str, str | None]:
-    """Revision to the one before it, as the migration files say."""
     found: dict[str, str | None] = {}
     for path, text in sources.items():
         revision = re.search(r'^revision\b.*= "(\w+)"', text, re.MULTILINE)

@@ -13,7 +13,6 @@ MOST = 35
 
 
 def timed(path: str) -> Iterator[str]:
-    """The tests of a file that are marked `timed`."""
     text = (ROOT / path).read_text(encoding="utf-8")
     if "mark.timed" not in text:
         return

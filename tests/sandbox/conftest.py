@@ -31,7 +31,6 @@ class Host:
         return {"name": NAME, "file": str(self.file), "folder": str(self.file.parent), "port": port}
 
     def assert_untouched(self) -> None:
-        """Checks that no file was changed and no connection made."""
         assert [path.name for path in self.file.parent.iterdir()] == [self.file.name]
         assert self.file.read_text() == self.secret
         with pytest.raises(BlockingIOError):

@@ -33,7 +33,6 @@ class NotedWorker(Worker):
 
 @pytest.fixture
 async def small_sandbox() -> AsyncIterator[MontySandbox]:
-    """Five processes at most, two at a time."""
     _served.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "Worker", NotedWorker)

@@ -82,7 +82,6 @@ def ungated_first() -> CompiledTopology:
 
 
 def turn(*script: Says, **given: object) -> FakeTurn:
-    """A turn whose model says these lines, one after another."""
     return FakeTurn(CARDS, TOOLS, list(script), **given)  # type: ignore[arg-type]
 
 
@@ -106,7 +105,6 @@ class Played:
 
     @property
     def code(self) -> str:
-        """The code of its error, if there is one."""
         error = self.state["error"]
         return str(error["code"]) if isinstance(error, dict) else ""
 
@@ -116,7 +114,6 @@ class Played:
         return dict(found)
 
     def fires(self) -> list[str]:
-        """The rules that fired, over all runs."""
         return [str(data["rule_id"]) for run in self.runs for kind, data in run.events if kind == "hitl.rule_fire"]
 
     def traces(self) -> list[str]:
@@ -135,7 +132,6 @@ async def begin(made: FakeTurn, of: str = "skill_pipeline", compiled: CompiledTo
 
 
 async def play(*script: Says, **given: object) -> Played:
-    """A turn whose model says these lines, up to its end or its pause."""
     return await begin(turn(*script, **given))
 
 
@@ -147,7 +143,6 @@ async def again_from_the_store(played: Played) -> None:
 
 
 async def resume(played: Played) -> None:
-    """A run from the state that the pause carried."""
     await _leg(played, PauseKind.APPROVAL.value, played.run.step)
 
 
@@ -176,7 +171,6 @@ def roles(played: Played) -> list[str]:
 
 
 def ran(made: FakeTurn) -> list[str]:
-    """The calls that were dispatched, in order."""
     return [call_id for call_id, _ in made.ran]
 
 
@@ -193,7 +187,6 @@ async def decided(
 
 
 async def settled(played: Played, call_id: str, *, happened: bool, way: Way = resume) -> Outcome:
-    """A person settles a call, and the turn continues; returns its outcome."""
     played.turn.settle(call_id, happened)
     await way(played)
     return played.outcome()

@@ -44,7 +44,6 @@ def told(played: Played) -> list[str]:
 
 
 def notes(played: Played) -> list[str]:
-    """The system messages of the model."""
     return [message.text for message in played.messages if message.role.value == "system"]
 
 

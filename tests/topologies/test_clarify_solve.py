@@ -97,7 +97,6 @@ async def play(*script: Says, **given: Any) -> Played:
 
 
 async def play_with(tool: str, says: Any, *script: Says, **given: Any) -> Played:
-    """Replaces the answer of one tool."""
     made = turn(*script, **given)
     made.tools = {**made.tools, tool: lambda args: says}
     return await begin(made, "clarify_solve")

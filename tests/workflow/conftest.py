@@ -48,7 +48,6 @@ class Engine(AppRecords):
     async def begin(
         self, message: str, *, agent_id: str, conversation_id: str = "", caps: Caps | None = None, **given: Any
     ) -> StartedTurn:
-        """Start a turn and deliver its wake-up."""
         user_id, where = self.people["requester"].user_id, conversation_id or await self.conversation(agent_id)
         new = NewTurn("local", where, user_id, message, routing=self.routing, **given)
         async with self.deps.db.transaction("local") as tx:

@@ -13,7 +13,7 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from perdure.contracts.activities import TURN_RUN
 from perdure.contracts.ids import approval_id, turn_workflow_id
-from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.store import agents
 from perdure.store.approvals import views
@@ -41,11 +41,6 @@ async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = Fa
         await served.waits(address)
 
 
-def last_request_roles(served: Served, address: TurnAddress) -> list[str]:
-    """The roles of the messages in the model's last request."""
-    return [message["role"] for message in served.sent_to_model(address)[-1]]
-
-
 async def test_a_restarted_turn_finds_its_gate_and_runs_the_approved_call_once(served: Served) -> None:
     address = await served.paused(Line("look first", [LOOK]), Line("asking", [PAY, POST]), DONE)
     requests = len(served.sent_to_model(address))
@@ -60,16 +55,6 @@ async def test_a_restarted_turn_finds_its_gate_and_runs_the_approved_call_once(s
     assert len(served.sent_to_model(address)) == requests + 1
     approvals = await served.harness.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id)
     assert approvals == 2, "nothing is asked twice"
-
-
-async def test_a_restarted_turn_keeps_its_usage(served: Served) -> None:
-    limits = Limits(max_tokens=30)
-    address = await served.paused(Line("look", [LOOK]), Line("asking", [PAY]), Line("on", [LOOK]), DONE, limits=limits)
-    await start_cold(served, address)
-    await served.decide(address, "t2.0")
-    row = await served.until(address, TurnStatus.LIMITED, TurnStatus.COMPLETED)
-    assert (row["status"], row["problem"]["code"]) == ("limited", "token_budget_spent")
-    assert len(served.sent_to_model(address)) == 3
 
 
 async def test_a_run_reset_to_its_beginning_pays_for_nothing_again(served: Served) -> None:
@@ -104,7 +89,6 @@ CHECKED: dict[str, Any] = {"agent_id": "checked"}
 
 
 async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
-    """A turn of the checked desk that waits at a checkpoint."""
     return await served.paused(*(lines or (Line("", [BOOK]), DONE)), **CHECKED)
 
 
@@ -209,15 +193,3 @@ async def test_a_request_can_force_a_checkpoint_on_the_answer(served: Served) ->
     await served.decide(address, "c1")
     assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "my answer"
     assert len(served.sent_to_model(address)) == 1, "no skill, no synthesis"
-
-
-@pytest.mark.parametrize("decision", [Decision.APPROVE, Decision.REJECT])
-async def test_a_decided_and_settled_call_does_not_pause_a_restarted_turn(served: Served, decision: Decision) -> None:
-    address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
-    await served.decide(address, "t1.0", decision, comment="so be it")
-    await until(lambda: served.harness.model.requests[f"{address.turn_id}.m2"] == 1)
-    await start_cold(served, address, goes_on=True)
-    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "thinking"
-    approved = decision is Decision.APPROVE
-    assert served.effects(address, "/pay") == approved
-    assert last_request_roles(served, address) == ["user", *(("assistant", "tool") if approved else ("system",))]

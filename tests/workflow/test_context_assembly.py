@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from perdure.contracts.turns import TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps, OnBusy
@@ -49,19 +47,6 @@ async def test_a_first_turn_runs_two_phases_and_stores_their_outputs(engine: Eng
     replies = await engine.rows("SELECT reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", first)
     verdicts = [json.loads(json.dumps(row["reply"]))["value"] for row in replies[:2]]
     assert verdicts == [{"hijacked": False, "category": "none"}, {"intent": "support"}]
-
-
-@pytest.mark.parametrize(("text", "calls"), [("/echo I think of self—hаrm", []), ("Somebody hits me", ["m1", "m2"])])
-async def test_safety_keywords_get_the_fixed_text_without_a_model(engine: Engine, text: str, calls: list[str]) -> None:
-    turn_id = await turn(engine, text, await engine.conversation("care_navigator"))
-    assert await engine.nodes(turn_id) == ["preflight", "safety_intervention", "finalize"]
-    assert (await engine.turn(turn_id))["answer"].startswith(FIXED)
-    asked = await engine.rows("SELECT call_id, reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
-    assert [call["call_id"] for call in asked] == calls, "two questions at most, and nothing after them"
-    messages = await engine.rows("SELECT role, in_transcript FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id)
-    assert [(m["role"], m["in_transcript"]) for m in messages] == [("user", True), ("assistant", True)]
-    kinds = await engine.kinds(turn_id)
-    assert kinds[-4:] == ["generation.complete", "conversation.title.generated", "completed", "done"]
 
 
 async def test_a_message_sent_into_an_open_turn_is_checked_and_not_answered_by_it(engine: Engine) -> None:

@@ -114,7 +114,6 @@ async def cancelled(served: Served, address: TurnAddress) -> None:
 
 
 async def stopped(served: Served, address: TurnAddress) -> None:
-    """Ask for a stop, more than once, also afterwards."""
     await asyncio.gather(*(served.stop(address) for _ in range(5)))
     await is_stopped(served, address)
     await served.stop(address)

@@ -38,13 +38,11 @@ async def fallback_agents(served: Served) -> None:
 
 @pytest.fixture(autouse=True)
 def repaired_models(harness: Harness) -> Iterator[None]:
-    """Every model works again afterwards."""
     yield
     harness.model.broken.clear()
 
 
 def asked_models(harness: Harness, address: TurnAddress) -> list[str]:
-    """The models that were asked for the turn, in order."""
     return [each.model for each in harness.model.seen if each.idempotency_key.startswith(address.turn_id)]
 
 

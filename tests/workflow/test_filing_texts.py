@@ -1,7 +1,7 @@
 """The contract's texts for `rule_37`: registered, assessed, filed past its checkpoint, for each player of the model.
 
 By a provider double that says what the script says through LiteLLM over real HTTP, on either wire; what goes over it is
-looked at too. Scripted in the worker it runs in tests/acceptance/test_filings.py.
+looked at too.
 """
 
 from collections.abc import AsyncIterator
@@ -55,7 +55,6 @@ class Filings:
     double: ProviderDouble
 
     async def paused(self, text: str) -> tuple[str, dict[str, Any]]:
-        """A turn that waits, and what its reviewer sees."""
         started = await self.engine.begin(text, agent_id=AGENT)
         row = await self.engine.until(started.turn_id, seconds=60)
         assert row["status"] == AWAITING.value, (row["problem"], row["answer"])
@@ -75,7 +74,6 @@ class Filings:
         return str(row["answer"])
 
     def provider_requests(self, turn_id: str) -> list[SentRequest]:
-        """The turn's requests to the provider, each of them checked."""
         found = requests_of(turn_id, self.double.requests)
         assert len({request.prefix for request in found}) == 1, "the prefix is the same bytes in every request"
         for request in found:

@@ -169,32 +169,12 @@ async def state_of(served: Served, address: TurnAddress, call_id: str, state: st
 
 
 async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
-    """The run id of the wait for exactly these requests."""
-
     async def there() -> bool:
         waiting = (await served.row(address))["waiting"]
         return bool(waiting) and waiting["ids"] == [*ids]
 
     await until(there)
     return await served.waits(address)
-
-
-async def test_three_calls_run_in_the_order_in_which_they_are_decided(served: Served) -> None:
-    address = await served.paused(Line("asking", [PAY, POST, PAY, BOOK]), DONE)
-    for call_id in ("t1.2", "t1.0", "t1.1"):
-        assert (await served.states(address))[call_id] == "planned"
-        await served.decide(address, call_id)
-        await state_of(served, address, call_id, "done")
-    row = await served.until(address, TurnStatus.COMPLETED)
-    assert (row["answer"], row["waiting"]) == ("well", None)
-    assert await sent_calls(served, address) == {"t1.0": 1, "t1.1": 1, "t1.2": 1, "t1.3": 1}
-    sent = served.sent_to_model(address)
-    assert [message["role"] for message in sent[-1][-5:]] == ["assistant", "tool", "tool", "tool", "tool"]
-    assert [call["id"] for call in sent[-1][-5]["tool_calls"]] == [each["tool_call_id"] for each in sent[-1][-4:]]
-    assert len(sent) == 2, "the model is called when all are settled"
-    assert [role for role, _ in await served.transcript(address)] == ["assistant", *["tool"] * 4, "assistant"]
-    told = await served.harness.kinds(address.turn_id)
-    assert [told.count(kind) for kind in ("tool.executing", "tool.result", "tool.awaiting_approval")] == [4, 4, 3]
 
 
 async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangling(served: Served) -> None:

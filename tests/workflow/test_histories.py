@@ -150,7 +150,6 @@ SAID = "over the budget of zaphod"
 
 
 async def reviewer(served: Served, name: str) -> str:
-    """Adds a reviewer of this name; returns their id."""
     user_id = new_id()
     await served.harness.write(
         "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
@@ -169,7 +168,6 @@ async def turn_refused_by(served: Served, by: str) -> TurnAddress:
 
 
 async def run_is_deleted(client: Client, address: TurnAddress, run_id: str) -> bool:
-    """Returns whether Temporal has deleted this run."""
     try:
         await client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id).fetch_history()
     except RPCError as error:

@@ -34,7 +34,6 @@ class Ops:
 
     @property
     def state(self) -> State:
-        """The contents of the cluster's file."""
         return State(self.engine.home / "mcp" / "ops-cluster" / "cluster.json")
 
     def fail(self, fault: Fault) -> None:
@@ -46,27 +45,22 @@ class Ops:
         return (await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)).turn_id
 
     async def restarted(self, turn_id: str) -> list[str]:
-        """The restarts of this turn in order, by the cluster's own record."""
         effects = self.state.effects("k8s_deployment_restart")
         rows = await self.engine.rows("SELECT key FROM tool_calls WHERE turn_id = $1", turn_id)
         keys = {row["key"] for row in rows}
         return [effect["args"]["name"] for effect in effects if effect["key"] in keys]
 
     async def calls(self, turn_id: str) -> list[tuple[str, str, str]]:
-        """The turn's calls with tool and state, in order."""
         sql = "SELECT call_id, tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id"
         return [(row["call_id"], row["tool"], row["state"]) for row in await self.engine.rows(sql, turn_id)]
 
     async def settled(self, turn_id: str, call_id: str, state: str) -> None:
-        """Waits until a call of the turn has this state."""
-
         async def there() -> bool:
             return any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id))
 
         await until(there)
 
     async def paused(self, text: str) -> str:
-        """A turn that waits for a person."""
         turn_id = await self.begin(text)
         await self.engine.until(turn_id, PAUSED)
         return turn_id
@@ -151,7 +145,6 @@ async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
 
 
 async def let_pass(ops: Ops, turn_id: str) -> list[str]:
-    """The tools that a rule told of in the turn."""
     sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
     return [row["tool"] for row in await ops.engine.rows(sql, turn_id)]
 

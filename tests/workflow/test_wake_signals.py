@@ -46,7 +46,6 @@ FORGED: list[Any] = [
 
 
 async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> int:
-    """Ring all of them, many at once; how many the server took."""
     gate = asyncio.Semaphore(200)
 
     async def one(bell: Any) -> bool:

@@ -82,7 +82,6 @@ class Readers(asyncio.TaskGroup):
 
     @property
     def mid_stream(self) -> int:
-        """The number of readers in the middle of an answer."""
         return sum(bool(each.words) and not each.settled for each in self.followed)
 
     async def faults(self, texts: Sequence[str]) -> list[str]:

@@ -141,7 +141,6 @@ class ProviderDouble:
 
     @property
     def requests(self) -> list[Seen]:
-        """Every request since the last script, in order of arrival."""
         return list(self.log)
 
     async def _answer(self, request: Request) -> Response:
@@ -176,7 +175,6 @@ class ProviderDouble:
         return seen
 
     async def _step(self, seen: Seen) -> Step | None:
-        """The step for a request; None if there is none."""
         for place, step in enumerate(self.steps):
             if (step.times is None or self.used[place] < step.times) and step.serves(seen.user_text):
                 self.used[place] += 1

@@ -43,7 +43,6 @@ def encoded(value: JsonValue) -> bytes:
 
 
 def line(value: JsonValue) -> bytes:
-    """One server-sent event."""
     return b"data: " + encoded(value) + b"\n\n"
 
 

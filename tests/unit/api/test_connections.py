@@ -82,7 +82,6 @@ class Wire:
         return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), seconds)
 
     async def rest(self, seconds: float = 5.0) -> bytes:
-        """All bytes until the server closes."""
         try:
             return await asyncio.wait_for(self.reader.read(), seconds)
         except ConnectionResetError:

@@ -22,18 +22,15 @@ class Reply:
 
 
 def said(body: object, status: int = 200, **headers: str) -> Reply:
-    """A JSON answer."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/json", **named})
 
 
 def streamed(*pieces: str, breaks_off: bool = False) -> Reply:
-    """A stream of server-sent events, already written out."""
     return Reply(200, "".join(pieces).encode(), {"Content-Type": "text/event-stream"}, breaks_off)
 
 
 def event(kind: str, identity: str | None = None, **data: Any) -> str:
-    """One event as the API writes it."""
     lines = [f"event: {kind}", f"data: {json.dumps(data)}"]
     return "\n".join([f"id: {identity}", *lines] if identity else lines) + "\n\n"
 

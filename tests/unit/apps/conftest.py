@@ -26,7 +26,6 @@ class Either:
         return await result if inspect.isawaitable(result) else result
 
     async def refused(self, use: Callable[[Any], Any], *replies: Reply) -> ApiError:
-        """The error that `use` raises, be it a call or a stream."""
         self.will(*replies)
         with pytest.raises(ApiError) as raised:
             found = use(self._client)
@@ -34,7 +33,6 @@ class Either:
         return raised.value
 
     async def events(self, use: Callable[[Any], Any], *replies: Reply) -> list[Event]:
-        """All events of a stream."""
         self.will(*replies)
         stream = use(self._client)
         return [event async for event in stream] if hasattr(stream, "__aiter__") else list(stream)

@@ -17,5 +17,4 @@ def is_at(problem: str, expected: str) -> bool:
 
 
 def are_at(problems: Sequence[str], expected: Sequence[str]) -> bool:
-    """Returns whether the problems are these, in this order."""
     return len(problems) == len(expected) and all(map(is_at, problems, expected))

@@ -31,7 +31,6 @@ async def look(name: str) -> str:
 
 
 def write(folder: Path, **files: str) -> Path:
-    """An app folder; `agents__helper_yaml` is agents/helper.yaml."""
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_yaml", ".yaml").replace("_py", ".py")
         path.parent.mkdir(parents=True, exist_ok=True)

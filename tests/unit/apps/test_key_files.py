@@ -19,7 +19,6 @@ Read = Callable[[Settings], Any]
 
 
 def settings(home: Path, **given: str) -> Settings:
-    """Settings with this data folder."""
     return Settings(_env_file=None, PERDURE_HOME=str(home), **given)  # type: ignore[arg-type]
 
 

@@ -142,7 +142,6 @@ Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, .
 
 
 def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings of a process with this environment."""
     for name in ("PERDURE_APP", "PERDURE_EXAMPLES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():

@@ -28,7 +28,6 @@ def scaffolded_app(tmp_path: Path) -> App:
 
 @pytest.fixture
 def desk_url(scaffolded_app: App, tmp_path: Path) -> Iterator[str]:
-    """The scaffolded app's own companion, running."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "desk_service.py"],

@@ -25,14 +25,12 @@ TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n"
 
 
 def planned(steps: str) -> Plan:
-    """A plan of these steps."""
     plan = read_plan(f"<plan>{steps}</plan>")
     assert isinstance(plan, Plan), plan
     return plan
 
 
 def ran(steps: str, table: pl.DataFrame = TABLE, **others: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows that these steps leave."""
     return run_plan(planned(steps), {"main": table, **others}, "main").table.to_dicts()
 
 

@@ -12,7 +12,6 @@ from perdure.sdk.tools import ToolContext
 
 
 def card(effect: str = "read", **fields: Any) -> ToolCard:
-    """A card with the least in it."""
     given = {"name": "probe", "description": "Probe.", "parameters": {}, "needs_approval": False, "version": "1"}
     return ToolCard.model_validate({**given, "effect": EffectClass(effect), **fields})
 

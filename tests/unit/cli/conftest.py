@@ -93,7 +93,6 @@ def request(asked: Asked) -> str:
 
 
 def refusal(status: int, code: str, details: dict[str, Any] | None = None, **headers: str) -> Reply:
-    """A refusal of the API."""
     return said({"error": {"code": code, "message": "no", "details": details or {}}}, status, **headers)
 
 
@@ -121,7 +120,6 @@ def api() -> Iterator[ApiDouble]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty data folder, and no other word from the environment."""
     for name in ("PERDURE_URL", "PERDURE_TOKEN", "VISUAL", "EDITOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PERDURE_HOME", str(tmp_path))
@@ -130,7 +128,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def perdure(home: Path, capsys: pytest.CaptureFixture[str], api: ApiDouble) -> Perdure:
-    """A command line in an empty data folder."""
     return Perdure(home, capsys, api)
 
 

@@ -51,7 +51,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replaced(old: str, new: str) -> str:
-    """A script of the editor."""
     return f"text = path.read_text(); assert {old!r} in text; path.write_text(text.replace({old!r}, {new!r}))"
 
 

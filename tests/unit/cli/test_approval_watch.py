@@ -19,7 +19,6 @@ InterruptAfter = Callable[[int], None]
 
 
 def waits(**changed: Any) -> Reply:
-    """A list with the one approval."""
     return said({"items": [{**APPROVAL, **changed}], "next": None})
 
 

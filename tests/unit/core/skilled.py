@@ -12,7 +12,6 @@ texts = st.text(alphabet="xyz {}\n", max_size=12)
 
 
 def skill(skill_id: str, **fields: Any) -> Skill:
-    """A skill that says little."""
     plain = {"id": skill_id, "name": skill_id.upper(), "description": f"Does {skill_id}."}
     return Skill.model_validate({**plain, "body": f"Body of {skill_id}.", **fields})
 

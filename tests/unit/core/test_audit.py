@@ -109,7 +109,6 @@ def kinds(report: audit.Report) -> set[tuple[int, audit.FaultKind]]:
 
 
 def changed(links: list[Link], seq: int, **values: Any) -> list[Link]:
-    """The chain with a row changed behind its back."""
     entries = {link.seq: link.entry for link in links if link.entry is not None}
     return [replace(link, entry=replace(entries[seq], **values)) if link.seq == seq else link for link in links]
 

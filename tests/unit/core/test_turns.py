@@ -92,7 +92,6 @@ def test_a_summary_contains_message_and_answer_cut_at_a_word() -> None:
 
 
 def told(kind: str, call_id: str | None = None, **data: JsonValue) -> transcript.SegmentEvent:
-    """An event."""
     return transcript.SegmentEvent(kind, call_id, data)
 
 

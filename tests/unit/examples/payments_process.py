@@ -27,7 +27,6 @@ class PaymentsProcess:
         self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=10)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
         command = [sys.executable, "-m", "payments", "--port", str(self.port)]
         self._process = subprocess.Popen(
             [*command, "--db", str(self.folder / "payments.db")],
@@ -38,21 +37,18 @@ class PaymentsProcess:
         wait_until_healthy(self.url, self._process)
 
     def kill(self) -> None:
-        """kill -9."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """SIGTERM, and wait until it has ended."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(timeout=10)
         self._process = None
 
     def close(self) -> None:
-        """End it for certain."""
         self.kill()
         self.http.close()
 
@@ -62,20 +58,16 @@ class PaymentsProcess:
         return found
 
     def requests(self, key: str) -> list[dict[str, object]]:
-        """The requests that came with this key."""
         return [request for request in self.http.get("/requests").json()["requests"] if request["key"] == key]
 
     def hold(self, point: str, seconds: float = 30.0, times: int = 1) -> None:
-        """Hold the next requests at a point."""
         fault = {"point": point, "delay_seconds": seconds, "times": times}
         assert self.http.post("/faults", json=fault).status_code == 201
 
     def wait_for_request(self, key: str) -> None:
-        """Wait until a request with this key has come in."""
         _wait(lambda: bool(self.requests(key)))
 
     def wait_for_refunds(self, order: str, number: int) -> None:
-        """Wait until so many refunds of an order are on disk."""
         _wait(lambda: self.counts(order)["refund"] >= number)
 
 
@@ -87,7 +79,6 @@ def _wait(done: Callable[[], bool]) -> None:
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the service at `url` answers."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         assert process.poll() is None, "the service ended at its start"

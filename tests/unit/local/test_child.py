@@ -56,7 +56,6 @@ def child(
 
 @asynccontextmanager
 async def started(folder: Path, script: str, *given: Any, **changes: Any) -> AsyncIterator[Child]:
-    """Yields a child that is ready."""
     made = child(folder, script, *given, **changes)
     await made.start()
     yield made
@@ -64,7 +63,6 @@ async def started(folder: Path, script: str, *given: Any, **changes: Any) -> Asy
 
 
 async def start_failure(child: Child) -> str:
-    """Returns the one-line error of its failed start."""
     with pytest.raises(StackError) as caught:
         await child.start()
     await child.stop()
@@ -73,7 +71,6 @@ async def start_failure(child: Child) -> str:
 
 
 def send_signal_to(process: Child | ForkServer, number: signal.Signals = signal.SIGKILL) -> int:
-    """Sends the signal and returns the pid."""
     assert process.pid is not None
     pid = process.pid
     os.kill(pid, number)
@@ -82,7 +79,6 @@ def send_signal_to(process: Child | ForkServer, number: signal.Signals = signal.
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Runs this number of processes that use a whole processor each."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

@@ -35,7 +35,6 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def children_file(tmp_path: Path) -> Path:
-    """The list of children."""
     return tmp_path / "children.json"
 
 

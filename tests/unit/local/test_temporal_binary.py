@@ -51,7 +51,6 @@ def brings(says: str = GOOD) -> binary.Source:
 
 
 async def found(folder: Path, out: io.StringIO | None = None, **sources: binary.Source) -> tuple[Path, str]:
-    """Returns the chosen program and its source."""
     taken = await binary.find_temporal(environ(folder), Console(out), sources)
     return taken.path, taken.source
 

@@ -31,7 +31,6 @@ class SpokenApi:
     """The JSON of what was posted, in its order."""
 
     def app(self) -> FastAPI:
-        """Returns it as an application."""
         app = FastAPI(openapi_url=None)
 
         @app.api_route("/{path:path}", methods=["GET", "POST"])
@@ -46,12 +45,10 @@ class SpokenApi:
 
 
 def ok(body: Mapping[str, Any]) -> Said:
-    """Answered."""
     return 200, body
 
 
 def problem(code: str, message: str) -> dict[str, Any]:
-    """An error in the API's one form."""
     return {"error": {"code": code, "message": message, "details": {}, "request_id": "r-1"}}
 
 
@@ -66,7 +63,6 @@ Browse = Callable[..., Awaitable[httpx.Response]]
 
 @pytest.fixture
 def browse(api: SpokenApi) -> Browse:
-    """Ask for a path as a browser would."""
     app = api.app()
     front = ApiAndPages(app, create_pages(app))
 

@@ -87,7 +87,6 @@ async def test_an_open_turn_can_be_stopped_and_words_meanwhile_need_a_way(turn: 
 
 
 def add_approval(api: SpokenApi, turn: dict[str, Any], **changed: Any) -> None:
-    """Let the turn wait for an approval."""
     turn |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
     approval = {
         "id": APPROVAL, "status": "pending", "tool": "pay", "args": {"amount": 7, "to": HOSTILE}, "digest": "d" * 64,

@@ -18,7 +18,6 @@ CALL: dict[str, Any] = {
 
 @pytest.fixture
 def call_api(api: SpokenApi) -> SpokenApi:
-    """An API with one call that waits."""
     api.answers |= {f"/v1/approvals/{ID}": (200, CALL), "/v1/approvals": (200, {"items": []})}
     return api
 
@@ -33,7 +32,6 @@ async def test_a_field_that_does_not_fit_says_why_beside_it(call_api: SpokenApi,
 
 
 def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
-    """An approving vote."""
     return {"by": by, "decision": "approve", "counts": counts}
 
 

@@ -99,7 +99,6 @@ MOMENT = some.integers(0, 10_000_000)
 
 
 def span(began: float, ended: float) -> Span:
-    """From so many seconds to so many."""
     return Span(BEGAN + timedelta(seconds=began), BEGAN + timedelta(seconds=ended))
 
 

@@ -9,7 +9,6 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def posted(body: bytes, kind: str = FORM) -> Request:
-    """A request with this body, in pieces."""
     pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)] or [b""]
 
     async def receive() -> dict[str, object]:

@@ -20,7 +20,6 @@ DOCUMENT = {"id": "d-1", "store": "workspace_runbooks", "path": "deploys/a.md", 
 
 @pytest.fixture
 def admin_api(api: SpokenApi) -> SpokenApi:
-    """An API whose caller decides on proposals, with one that waits."""
     api.answers |= {
         "/v1/auth/me": ok({"name": "rita", "roles": ["admin"], "form_token": "f-1"}),
         "/v1/approvals": ok({"items": []}),

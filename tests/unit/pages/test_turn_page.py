@@ -13,13 +13,11 @@ HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 
 
 def edge(source: str, target: str, label: str = "") -> dict[str, Any]:
-    """An edge of a manifest."""
     return {"source": source, "target": target, "form": "goto", "label": label}
 
 
 @pytest.fixture
 def api_turn(api: SpokenApi) -> dict[str, Any]:
-    """The turn as the API returns it; changes here change its answers."""
     turn: dict[str, Any] = {
         "turn_id": TURN, "conversation_id": CONVERSATION, "status": "awaiting_approval", "agent": "desk",
         "topology": "loop", "answer": None, "nodes": ["model", "tool", "model"],

@@ -26,7 +26,6 @@ SECRET, SIGNING = "s" * 64, "the secret of the Slack app"
 
 
 def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
-    """A notice of one approval."""
     approval = {
         "id": "a-1", "status": "pending", "version": 1, "kind": "approval", "tool": "note", "agent": "desk",
         "risk": "low", "requested_by": "requester", "expires_at": "2026-12-01T00:00:00+00:00", "assignee": None,
@@ -79,7 +78,6 @@ def remote() -> Remote:
 
 @pytest.fixture
 async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """The Slack receiver."""
     config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", {"U1": "perdure_ann_token"})
     http = httpx.AsyncClient(transport=httpx.MockTransport(remote))
     async with client_of(slack.create_receiver(config, ReceiverState(tmp_path / "state.db"), http)) as client:

@@ -81,13 +81,11 @@ class SlowSubscription:
         self.closing: Callable[[], object] = lambda: None
 
     async def subscribe(self, *names: str) -> None:
-        """Replaces the subscriptions, as the server does."""
         self.begun.set()
         await self.goes_on.wait()
         self.channels |= dict.fromkeys(names)
 
     async def unsubscribe(self, *names: str) -> None:
-        """Removes these subscriptions."""
         for name in names:
             self.channels.pop(name, None)
 
@@ -96,7 +94,6 @@ class SlowSubscription:
         await asyncio.sleep(timeout)
 
     async def aclose(self) -> None:
-        """Closes the connection; a later command would open it again."""
         self.closing()
 
 
@@ -107,7 +104,6 @@ class Client:
         self._subscription = subscription
 
     def pubsub(self, **_: Any) -> PubSub:
-        """The only connection."""
         return cast(PubSub, self._subscription)
 
 

@@ -125,7 +125,6 @@ async def hear(*messages: Message, tools: tuple[Any, ...] = (BOOK,), script: Any
 
 
 async def arguments(*messages: Message) -> list[Any]:
-    """Those of the calls that it makes."""
     return [json.loads(call.raw_arguments) for call in (await hear(*messages))[1].tool_calls]
 
 

@@ -33,7 +33,6 @@ class Block:
 
 @cache
 def blocks() -> dict[str, Block]:
-    """The blocks by name."""
     paths = sorted(FILINGS.glob("skills/*/blocks/*.py"))
     return {path.stem: _block(path) for path in paths}
 
@@ -49,13 +48,11 @@ def _table(name: str) -> str:
 
 
 def table(name: str) -> dict[str, Any]:
-    """A fresh copy of a table of the app."""
     read: dict[str, Any] = json.loads(_table(name))
     return read
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    """The rows of a table of the app."""
     found: list[dict[str, Any]] = table(name)["rows"]
     return found
 
@@ -98,5 +95,4 @@ def _allowed(block: Block, result: Any) -> dict[str, Any]:
 
 
 def examples() -> list[tuple[str, dict[str, Any]]]:
-    """Every example of every block's input."""
     return [(block.name, example) for block in blocks().values() for example in block.examples]

@@ -25,14 +25,12 @@ def _agent(agent_id: str) -> str:
 
 
 def agent(agent_id: str) -> dict[str, Any]:
-    """An agent's file, its script in place."""
     read: dict[str, Any] = yaml.safe_load(_agent(agent_id))
     read["script"] = yaml.safe_load((AGENTS / read["script"]).read_text())
     return read
 
 
 def agent_ids() -> list[str]:
-    """Every agent of the app."""
     return sorted(path.stem for path in Path(AGENTS).glob("*.yaml"))
 
 
@@ -47,7 +45,6 @@ class Turn:
 
 
 async def answer(agent_id: str, messages: Sequence[dict[str, Any]], offered: Sequence[str]) -> tuple[str, list[Any]]:
-    """What the scripted model says, and the calls it asks for."""
     return await scripted_answer(agent(agent_id)["script"], messages, offered)
 
 

@@ -20,7 +20,6 @@ def lease(corners: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 
 def well(number: int, place: tuple[float, float], **fields: Any) -> dict[str, Any]:
-    """A producing well of the lease L-01."""
     own = {"api_number": f"42-999-{number:05d}", "name": f"Well {number}", "x_ft": place[0], "y_ft": place[1]}
     return rows("wells")[0] | own | fields
 
