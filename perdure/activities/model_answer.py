@@ -19,6 +19,7 @@ from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_rules import UnsentTool, own_name, sent_name, sent_tools, tool_function, unsent_sentences
 from perdure.core.agents.toolsets import (
+    LOAD_ARGUMENTS,
     LOAD_TOOLSET,
     LoadResult,
     load,
@@ -189,7 +190,8 @@ def _build_plan(
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,
     )
-    executed_args = args if outcome is not None and outcome.state is CallState.DONE else {}
+    is_done = outcome is not None and outcome.state is CallState.DONE
+    executed_args = {name: args[name] for name in LOAD_ARGUMENTS if name in args} if is_done else {}
     ref = CallRef(
         call_id=call_id,
         tool=row.tool,
