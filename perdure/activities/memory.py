@@ -14,7 +14,7 @@ from perdure.contracts.activities import LoadRequest, TurnContext
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, TurnPlan
 from perdure.contracts.context_assembly import ContextMemory
 from perdure.contracts.events import MEMORY_CONTEXT_LOADED, MEMORY_SEARCH, STAGE
-from perdure.contracts.memory import CLIENT_TABLE, DEFAULT_LIMITS, MemoryLimits, Recalled, Use
+from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits, Recalled, Use
 from perdure.contracts.turns import Limits, TurnAddress
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
@@ -26,6 +26,7 @@ from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import query_vector
+from perdure.graph.registry import spec
 from perdure.store import agents
 from perdure.store.calls import context_assembly as bundles
 from perdure.store.database import Connection
@@ -39,8 +40,9 @@ from perdure.store.turns.context import LoadedTurn, TurnPersona, fix_persona
 
 RECALL_SECONDS = 1.5
 """The limit of a whole search. `memory.load` can run inside a workflow task, which has three seconds."""
-READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
-"""Request metadata that nodes use for decisions. The rest stays in Postgres, outside workflow histories."""
+READ_METADATA = ("hitl_checkpoint_type", "input_type", "trace_id")
+"""Request metadata that nodes of every topology use for decisions. A topology can name others. The rest stays in
+Postgres, outside workflow histories."""
 MIRRORED_FIELDS = ("recent_entity_context",)
 """Working-memory fields that are copied into state."""
 MAX_MIRRORED_CHARACTERS = 8 * 1024
@@ -304,13 +306,14 @@ def _build_context(
 ) -> TurnContext:
     gate = loaded.pause
     mirrored = (*MIRRORED_FIELDS, *agent.definition.entity_fields)
+    metadata = (*READ_METADATA, *spec(agent.definition.topology).metadata)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
     return TurnContext(
         plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, exempt),
         user_message=loaded.user_message,
         user_name=loaded.user_name,
         user_role=loaded.user_role,
-        metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
+        metadata={name: loaded.metadata[name] for name in metadata if name in loaded.metadata},
         working={name: loaded.working[name] for name in mirrored if _is_small(loaded.working.get(name))},
         injected_fields=len(loaded.working),
         episodes=len(results.hits),

@@ -23,6 +23,7 @@ from perdure.activities.model_answer import (
     plan_calls,
     reply_of,
     structured_reply,
+    with_model,
 )
 from perdure.activities.model_request import BegunCall, claim_model_call, with_first_problem
 from perdure.activities.providers.errors import CONTEXT_OVERFLOW, problem_of
@@ -209,8 +210,8 @@ class ModelActivities:
             return await self._write_reply(call, claimed, received, CallPlans(()), reply, [])
         drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
-        sent = begun.request.tool_names
-        plans = await asyncio.to_thread(plan_calls, call, agent, drafts, sent) if drafts else CallPlans(())
+        asked, sent = with_model(agent, begun.request.model), begun.request.tool_names
+        plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent) if drafts else CallPlans(())
         ending = received.ending(call, length_rule(agent.definition.on_length, begun.request.params))
         reply, messages = reply_of(call, received, failed, plans.calls, ending)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})

@@ -18,7 +18,9 @@ from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_rules import UnsentTool, own_name, sent_name, sent_tools, tool_function, unsent_sentences
+from perdure.core.agents.tool_schemas import replaced_properties
 from perdure.core.agents.toolsets import (
+    LOAD_ARGUMENTS,
     LOAD_TOOLSET,
     LoadResult,
     load,
@@ -75,7 +77,7 @@ class CallPlans:
 
 def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall], sent: Collection[str]) -> CallPlans:
     """Returns the calls of a model's answer in its order, with Perdure's ids. `sent` are the names of the tools in its
-    request. No other tool runs, not even one of the agent's.
+    request. No other tool runs, not even one of the agent's. The agent has the model that answered (`with_model`).
 
     Names are checked, and arguments are parsed and validated, once. A call that cannot run fails immediately, with an
     error message for the model. So every tool call has an answer, and reviewers are not asked about a call that could
@@ -116,9 +118,17 @@ def _plan_tool(
 
 def _plan_excess(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> CallPlan:
     """Plans a call that does not run. Its arguments are kept, so that the model sees its own request."""
-    parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
+    card = agent.card(draft.name)
+    replaced = {} if card is None else replaced_properties(card.parameters)
+    own_names: dict[str, JsonValue] = {name: {} for name in replaced.values()}
+    parsed = parse_arguments(draft.raw_arguments, {"type": "object", "properties": own_names})
     answer: dict[str, JsonValue] = {"status": "error", "message": _NOT_RUN}
-    return _build_plan(call, agent.card(draft.name), draft, call_id, parsed.args, (CallState.FAILED, answer))
+    return _build_plan(call, card, draft, call_id, parsed.args, (CallState.FAILED, answer))
+
+
+def with_model(agent: PublishedAgent, model: str) -> PublishedAgent:
+    """Returns the agent with this model: the rules of its provider decide which tools are sent."""
+    return agent.model_copy(update={"definition": agent.definition.model_copy(update={"model": model})})
 
 
 def _plan_loading(
@@ -189,7 +199,8 @@ def _build_plan(
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,
     )
-    executed_args = args if outcome is not None and outcome.state is CallState.DONE else {}
+    is_done = outcome is not None and outcome.state is CallState.DONE
+    executed_args = {name: args[name] for name in LOAD_ARGUMENTS if name in args} if is_done else {}
     ref = CallRef(
         call_id=call_id,
         tool=row.tool,

@@ -18,6 +18,8 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.mcp import server_of
 from perdure.contracts.skills import CodeBlock, DataTable
 from perdure.contracts.values import digest_of
+from perdure.core.agents.plans import MAX_PLAN_BYTES, plan_bytes
+from perdure.core.agents.rules import PLATFORM_RULES
 from perdure.core.agents.tool_rules import unsent_sentences, unsent_tools
 from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
@@ -93,10 +95,14 @@ def _skip_reason(
         return f"no server offers {', '.join(missing)}"
     known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
     unknown = [name for name in agent.toolsets if name not in known]
+    if unknown:
+        return f"no tool of the agent is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
+    size = plan_bytes(_publish(agent, app, core, servers), PLATFORM_RULES)
+    if size <= MAX_PLAN_BYTES:
+        return ""
     return (
-        f"no tool of the agent is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
-        if unknown
-        else ""
+        f"its tools, rules and skills are too many: the plan of each turn would have {size:,} bytes, and may have "
+        f"{MAX_PLAN_BYTES:,}; name single tools of its servers instead of all"
     )
 
 

@@ -189,6 +189,8 @@ class Topology:
     called. If a worker dies, there is no answer, so its work is repeated."""
     advice: tuple[str, ...] = ()
     """Fields that only inform. No router uses them, and no node uses them unless it is `advised`."""
+    metadata: tuple[str, ...] = ()
+    """Names of request metadata that only this topology reads. Every topology reads those of `memory.load`."""
     statuses: Mapping[str, Outcome] = field(default_factory=dict)
     """The topology's statuses in addition to those of `Outcome`, with their meaning for the engine."""
 

@@ -22,7 +22,7 @@ from perdure.contracts.ids import (
     step_of,
     tool_call_id,
 )
-from perdure.contracts.memory import MAX_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
+from perdure.contracts.memory import CLIENT_TABLE, MAX_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.arguments import extract_groups, read_object
@@ -281,7 +281,7 @@ class FakeMemory:
             user_message=MessageRef(id="user-message", role=Role.USER, text=turn.said),
             user_name=turn.user_name,
             user_role="clerk",
-            metadata={name: turn.metadata[name] for name in READ_METADATA if name in turn.metadata},
+            metadata={name: turn.metadata[name] for name in (*READ_METADATA, CLIENT_TABLE) if name in turn.metadata},
             working={
                 name: turn.working[name] for name in (*MIRRORED_FIELDS, *turn.entity_fields) if name in turn.working
             },

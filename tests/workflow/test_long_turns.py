@@ -10,7 +10,7 @@ from perdure.activities.providers.provider import MAX_CALLS_SENT
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.turns import Limits, TurnStatus
 from perdure.workflows.ports import RUN_EVENTS
-from tests.doubles.desk_variants import CALM, as_desk, gatherer, published
+from tests.doubles.desk_variants import CALM, agent_of, as_desk, changed_agent, gatherer, published
 from tests.doubles.message_script import Line
 from tests.served_turns import DONE, PAUSED, PAY, Served
 
@@ -32,7 +32,7 @@ def argument_bytes(runs: list[WorkflowHistory]) -> int:
 
 
 SKILLED = Line("SKILL_SELECT:plan")
-LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True})])
+LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True, "why": "x" * 50_000})])
 LIMITS = Limits(max_tokens=10**9, max_cost_microusd=10**9, max_iterations=10_000)
 
 
@@ -52,7 +52,7 @@ class Loop:
 LOOPS = {
     "skill_pipeline": Loop(as_desk(limits=LIMITS)),
     "its synthesis": Loop(as_desk(limits=LIMITS), (SKILLED,), messages=1),
-    "tool_loop": Loop(as_desk(limits=LIMITS, topology="tool_loop"), (LOADING,), calls=1, messages=2),
+    "tool_loop": Loop(changed_agent(agent_of("looper"), id="desk", limits=LIMITS), (LOADING,), calls=1, messages=2),
     "context_assembly": Loop(gatherer(limits=LIMITS), CALM),
 }
 
@@ -77,6 +77,8 @@ async def test_a_long_turn_pauses_and_goes_on(
     told = served.sent_to_model(address)[-1]
     answers = [message["tool_call_id"] for message in told if message["role"] == "tool"]
     calls = [call["id"] for message in told for call in message.get("tool_calls") or ()]
+    loaded = [message for message in told if '"status":"loaded"' in (message["content"] or "")]
+    assert len(loaded) == loop.calls
     assert answers == calls and len(calls) == rounds * CALLS + 1 + loop.calls
     assert len(await served.transcript(address)) == rounds * (CALLS + 1) + 3 + loop.messages
     runs = await served.runs(address)

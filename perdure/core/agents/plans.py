@@ -50,6 +50,17 @@ def turn_plan(
     )
 
 
+MAX_PLAN_BYTES = 96 * 1024
+"""The maximum size of a plan as JSON, about 500 tools with long names. Every pause and every renewed run carries it,
+besides a round of up to 512 calls, within 256 KiB (ADR 34)."""
+
+
+def plan_bytes(agent: PublishedAgent, platform: Sequence[Rule]) -> int:
+    """Returns the size of the agent's plan as JSON, with every rule that can apply to it."""
+    plan = turn_plan(agent, agent.definition.limits, rules_of(agent, platform, {}))
+    return len(plan.model_dump_json().encode())
+
+
 def rules_of(agent: PublishedAgent, platform: Sequence[Rule], overrides: Mapping[str, str]) -> tuple[Rule, ...]:
     """Returns every rule of the agent's turns with the tenant's changes: the platform's, its app's and its skills'.
 

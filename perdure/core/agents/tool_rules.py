@@ -18,6 +18,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.agents.models import is_claude
 from perdure.core.agents.tool_schemas import (
     NOT_AN_OBJECT,
+    UNREADABLE_SCHEMA,
     UNRESOLVED_REFERENCE,
     Unsendable,
     replaced_properties,
@@ -40,6 +41,7 @@ _ROUTES: Final = {
 _RULE_TEXTS: Final = {
     NOT_AN_OBJECT: "its parameters are not an object",
     UNRESOLVED_REFERENCE: "the schema of its parameters refers to something that it does not contain",
+    UNREADABLE_SCHEMA: "the schema of its parameters is not valid, or too deep",
     TOO_MANY_TOOLS: "a request can have {} tools, and the agent offers more",
 }
 _MAX_NAMED_TOOLS: Final = 5
@@ -90,7 +92,7 @@ class UnsentTool:
     tool: str
     model: str
     rule: str
-    """`too_many_tools`, `not_an_object` or `unresolved_reference`."""
+    """`too_many_tools`, `not_an_object`, `unresolved_reference` or `unreadable_schema`."""
 
     @property
     def reason(self) -> str:

@@ -12,16 +12,22 @@ and ends in a digest, so that it can be reversed with the schema alone.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
+from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, sha256_hex
+from perdure.core.agents.schema_drafts import in_2020_12
 
 NOT_AN_OBJECT: Final = "not_an_object"
 """The schema does not describe an object."""
 UNRESOLVED_REFERENCE: Final = "unresolved_reference"
 """The schema refers to something that it does not contain."""
+
+UNREADABLE_SCHEMA: Final = "unreadable_schema"
+"""The schema is not one of JSON Schema, or too deep to read."""
 
 _TOP_LEVEL: Final = ("allOf", "anyOf", "oneOf", "enum", "not")
 """Keywords that OpenAI does not accept at the top; Anthropic does not accept the first three."""
@@ -48,6 +54,8 @@ _LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _BY_NAME: Final = frozenset(("$defs", "definitions", "patternProperties", "dependentSchemas"))
 _MENDED: Final = _SINGLE | _LISTS | _BY_NAME | {"properties", "items", "required", "dependentRequired", "$ref"}
 _VALUES: Final = frozenset(("enum", "const", "default", "examples"))
+
+_ANNOTATIONS: Final = frozenset(("default", "description", "examples", "title"))
 
 _NOT_STRICT: Final = frozenset(
     (
@@ -86,14 +94,36 @@ class Unsendable(Exception):
 def sendable_schema(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Returns the schema of an object in the form that every provider accepts.
 
-    Raises: Unsendable.
+    Raises: Unsendable, whatever the schema is.
     """
+    sent, rule = _sendable_text(json.dumps(schema))
+    if rule:
+        raise Unsendable(rule)
+    form: dict[str, JsonValue] = json.loads(sent)
+    return form
+
+
+@lru_cache(maxsize=2_048)
+def _sendable_text(text: str) -> tuple[str, str]:
+    """Returns the form as JSON, or the rule that the schema violates. Most requests repeat the tools of others."""
+    try:
+        return json.dumps(_sendable(json.loads(text))), ""
+    except Unsendable as error:
+        return "", error.rule
+    except Exception:  # servers write the schemas; one of them must not cost the other tools
+        return "", UNREADABLE_SCHEMA
+
+
+def _sendable(schema: _Schema) -> dict[str, JsonValue]:
+    schema = in_2020_12(schema)
     flat = _flat(schema, schema, _MAX_BRANCH_DEPTH)
     if "object" not in _types({"type": "object", **flat}):
         raise Unsendable(NOT_AN_OBJECT)
     sent: dict[str, Any] = _mended({"properties": {}, **flat, "type": "object"})
     if not all(_resolves(reference, sent) for reference in _references(sent)):
         raise Unsendable(UNRESOLVED_REFERENCE)
+    if not Draft202012Validator(Draft202012Validator.META_SCHEMA).is_valid(sent):
+        raise Unsendable(UNREADABLE_SCHEMA)
     return sent
 
 
@@ -207,6 +237,7 @@ def _mended(schema: Any) -> Any:
     required property among the properties and with texts as typed `enum`."""
     if not isinstance(schema, dict):
         return {} if schema is True else {"not": {}}
+    schema = _with_one_alternative(_without_all_of(schema))
     mended = {
         keyword: _mended_keyword(keyword, value) if keyword in _MENDED else value for keyword, value in schema.items()
     }
@@ -220,6 +251,33 @@ def _mended(schema: Any) -> Any:
         missing = [name for name in mended.get("required", ()) if name not in mended["properties"]]
         mended["properties"] |= {name: {} for name in missing}
     return mended
+
+
+def _without_all_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema with the parts of its `allOf` as its own keywords, which LiteLLM would not send to Gemini.
+    Parts that contradict each other stay."""
+    parts = schema.get("allOf", [])
+    if not parts or not all(isinstance(part, dict) for part in parts):
+        return schema
+    merged = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
+    for part in map(_without_all_of, parts):
+        for keyword, value in part.items():
+            known = merged.setdefault(keyword, value)
+            if keyword == "required":
+                merged[keyword] = list(dict.fromkeys([*known, *value]))
+            elif keyword == "properties":
+                both = {name: _either(known[name], value[name]) for name in known.keys() & value.keys()}
+                merged[keyword] = {**known, **value, **both}
+            elif known != value and keyword not in _ANNOTATIONS:
+                return schema
+    return merged
+
+
+def _with_one_alternative(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema with `anyOf` in place of `oneOf`, which LiteLLM would not send to Gemini."""
+    if "oneOf" not in schema or "anyOf" in schema:
+        return schema
+    return {"anyOf" if keyword == "oneOf" else keyword: value for keyword, value in schema.items()}
 
 
 def _mended_keyword(keyword: str, value: Any) -> Any:

@@ -21,7 +21,9 @@ MEMORY: Final = "memory"
 """The toolset of the tools that write document memory. Those that read it are in no toolset and so always offered."""
 LOADED_TOOLSETS: Final = "loaded_toolsets"
 """The working-memory field with the loaded toolsets of a conversation, and the field of the turn's state."""
-_WRITE_FLAG: Final = "include_write_tools"
+WRITE_FLAG: Final = "include_write_tools"
+LOAD_ARGUMENTS: Final = ("toolset", WRITE_FLAG)
+"""The arguments of `load_toolset`. A model may send others, of any size."""
 
 _MEMORY_CAPABILITIES: Final = frozenset({"memory_read", "memory_write"})
 
@@ -89,12 +91,12 @@ def loader_card(cards: Sequence[Card]) -> ToolCard:
     names = known_toolsets(cards)
     parameters: dict[str, JsonValue] = {
         "type": "object",
-        "properties": {"toolset": {"type": "string", "enum": [*names]}, _WRITE_FLAG: {"type": "boolean"}},
-        "required": ["toolset", _WRITE_FLAG],
+        "properties": {"toolset": {"type": "string", "enum": [*names]}, WRITE_FLAG: {"type": "boolean"}},
+        "required": ["toolset", WRITE_FLAG],
         "additionalProperties": False,
     }
     description = (
-        f"Get more tools, from your next step on: {', '.join(names)}. Set {_WRITE_FLAG} only if something is to be "
+        f"Get more tools, from your next step on: {', '.join(names)}. Set {WRITE_FLAG} only if something is to be "
         "changed; without it you get the tools that read."
     )
     card = ToolCard(
@@ -123,12 +125,12 @@ def requested_cards(cards: Sequence[ToolCard], names: Collection[str], loaded: L
 
 def load(args: Mapping[str, JsonValue], cards: Sequence[Card], loaded: LoadedToolsets) -> LoadResult:
     """Loads a toolset for a call with these arguments. The result of invalid arguments names the valid ones."""
-    names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(_WRITE_FLAG)
+    names, toolset, writes = known_toolsets(cards), args.get("toolset"), args.get(WRITE_FLAG)
     if not isinstance(toolset, str) or toolset not in names:
         requested = toolset[:64] if isinstance(toolset, str) else toolset if toolset is None else type(toolset).__name__
         return _refuse_load(loaded, f"there is no toolset {requested!r}; available toolsets: {', '.join(names)}")
     if not isinstance(writes, bool):
-        return _refuse_load(loaded, f"{_WRITE_FLAG} must be true or false; set true only if the task changes something")
+        return _refuse_load(loaded, f"{WRITE_FLAG} must be true or false; set true only if the task changes something")
     before = loaded.get(toolset)
     after = {**loaded, toolset: writes or bool(before)}
     new = set(offered_cards(cards, after)) - set(offered_cards(cards, loaded))

@@ -86,6 +86,8 @@ def _openai_schema(schema: dict[str, Any]) -> Iterator[str]:
     if "properties" not in schema:
         yield "In context=(), object schema missing properties."
     yield from _nested_faults(schema, schema)
+    if error := _schema_error(Draft202012Validator, schema):
+        yield error
 
 
 def _nested_faults(schema: Any, root: dict[str, Any], where: tuple[str, ...] = ()) -> Iterator[str]:

@@ -15,6 +15,7 @@ from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
 from perdure.contracts.calls import EffectClass, ModelCall, ModelCallRequest, OutputAsk, OutputForm, ToolCall
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
+from perdure.core.agents.tool_schemas import sent_property
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.core.approvals.validity import ApprovalValidity
 from perdure.core.transcript import SegmentEvent, segments_of
@@ -126,6 +127,14 @@ def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
     assert [made.event.kind for made in plans.calls if made.event] == ["tool.error"] * 16
     assert {made.entry["arguments"] for made in plans.calls[:79]} == {'{"what":"a"}'}, "the model sees what it asked"
     assert len({made.ref.answer_id for made in plans.calls[64:]} - {""}) == 16
+
+
+def test_a_call_that_does_not_run_has_the_propertys_own_name() -> None:
+    odd = card("look").model_copy(update={"parameters": {"type": "object", "properties": {"$top": {}}}})
+    drafts = drafts_of([("look", f'{{"{sent_property("$top")}": 1}}')] * 65)
+    assert plan_calls(asking(), AGENT.model_copy(update={"cards": (odd,)}), drafts, OFFERED).calls[64].row.args == {
+        "$top": 1
+    }
 
 
 @pytest.mark.parametrize(("name", "written", "sent"), [

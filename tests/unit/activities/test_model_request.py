@@ -7,7 +7,7 @@ import pytest
 from pydantic import JsonValue
 from structlog.testing import capture_logs
 
-from perdure.activities.model_answer import plan_calls
+from perdure.activities.model_answer import plan_calls, with_model
 from perdure.activities.model_request import request_of
 from perdure.activities.providers.provider import DraftCall
 from perdure.contracts.agents import PublishedAgent
@@ -55,9 +55,11 @@ def test_a_request_is_accepted_by_a_strict_provider(ask: dict[str, Any]) -> None
 def test_a_loaded_toolset_does_not_promise_tools_that_are_not_sent() -> None:
     call = call_of(tools=(LOAD_TOOLSET, "names"), toolsets={})
     draft = DraftCall("p", LOAD_TOOLSET, '{"toolset": "all", "include_write_tools": false}')
-    (plan,) = plan_calls(call, AGENT, [draft], call.ask.tools).calls
-    assert plan.message is not None and plan.row.outcome is not None
-    assert '"not_available":["many_126",' in plan.message.content and '"many_125"' in plan.message.content
+    for model, missing in (("openai/m", True), ("anthropic/claude-m", False), ("openai/m", True)):
+        (plan,) = plan_calls(call, with_model(AGENT, model), [draft], call.ask.tools).calls
+        assert plan.message is not None and plan.row.outcome is not None
+        assert ('"not_available":["many_126",' in plan.message.content) is missing
+        assert '"many_125"' in plan.message.content
 
 
 def test_a_toolset_that_is_loaded_later_displaces_no_tool_of_an_earlier_one() -> None:

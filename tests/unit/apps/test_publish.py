@@ -10,6 +10,7 @@ from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
 from perdure.contracts.agents import AgentDefinition, PublishedAgent
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.values import digest_of
+from perdure.core.agents.plans import MAX_PLAN_BYTES
 from perdure.local.config import ROOT, StackConfig, shipped_apps
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.programs import environment, read_all_app_services
@@ -75,6 +76,14 @@ def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_an
     assert apps.publish(wrong, core) == []
     (line,) = apps.skipped_agents(wrong, core, {})
     assert "memry" in line and "'memory'" in line
+
+
+@pytest.mark.parametrize(("tools", "fits"), [(450, True), (600, False)])
+def test_an_agent_whose_plan_would_fill_its_pauses_is_left_out_and_reported(tools: int, fits: bool) -> None:
+    names = tuple(f"{'long_' * 12}{number:03}" for number in range(tools))
+    many, core = app(tools=names), [card(name=name) for name in names]
+    assert (len(apps.publish(many, core)) == 1) is fits
+    assert [f"{MAX_PLAN_BYTES:,}" in line for line in apps.skipped_agents(many, core, {})] == [True] * (not fits)
 
 
 def test_an_unknown_tool_at_publication_is_an_internal_error() -> None:

@@ -35,6 +35,8 @@ BY_KIND = [
     {"properties": {"kind": {"const": "file"}, "path": TEXT}, "required": ["path"]},
     {"properties": {"kind": {"const": "link"}, "url": TEXT}},
 ]
+DRAFT_03, DRAFT_04, DRAFT_07 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (3, 4, 7))
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
 SCHEMAS: dict[str, dict[str, Any]] = {
     "bare": {"type": "object"},
     "no type": {"properties": {"key": TEXT}},
@@ -50,6 +52,20 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "nested": {"type": "object", "properties": {"a": {"anyOf": [{"type": "array"}, {"properties": {"$b": True}}]}}},
     "names": {"type": "object", "properties": {"$filter": TEXT, "a[b]": {"$ref": "#/properties/$filter"}, "имя": TEXT,
         "n" * 65: TEXT}, "required": ["$filter", "absent"]},
+    "draft-03": {"$schema": DRAFT_03, "type": "object", "properties": {
+        "at": {"type": "object", "required": True, "properties": {"z": {"type": "any", "required": True}}},
+        "k": {"type": ["string", {"type": "object"}], "disallow": ["null"]}, "id": {"divisibleBy": 2},
+        "a": {"extends": TEXT}}, "dependencies": {"key": "id", "path": {"required": True}}},
+    "draft-04": {"$schema": DRAFT_04, "id": "http://x.test/y", "type": "object", "properties": {
+        "id": {"minimum": 0, "exclusiveMinimum": True}, "key": {"maximum": 9, "exclusiveMaximum": False}}},
+    "draft-07": {"$schema": DRAFT_07, "type": "object", "properties": {"key": {"$ref": "#leaf"},
+        "at": {"type": "array", "items": [TEXT], "additionalItems": False}},
+        "definitions": {"leaf": {"$id": "#leaf", "type": "string"}}},
+    "2019-09": {"$schema": DRAFT_2019, "$recursiveAnchor": True, "type": "object",
+        "properties": {"a": {"type": "array", "items": {"$recursiveRef": "#"}}}},
+    "anchors": {"$id": "https://x.test/all", "type": "object", "properties": {
+        "a": {"$ref": "item"}, "k": {"$ref": "#key"}, "b": {"$ref": "https://x.test/item#/$defs/q"}},
+        "$defs": {"i": {"$id": "item", "$defs": {"q": {"type": "integer"}}}, "k": {"$anchor": "key", **TEXT}}},
 }  # fmt: skip
 
 
@@ -117,6 +133,9 @@ def test_what_is_left_out_of_the_sent_schema_is_still_checked() -> None:
     ({"type": "object", "properties": {"a": {"$ref": "https://example.com/a"}}}, "unresolved_reference"),
     ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "unresolved_reference"),
     ({"$ref": "#/$defs/none"}, "unresolved_reference"),
+    ({"type": "object", "properties": {"a": {"minimum": "one"}}}, "unreadable_schema"),
+    ({"type": "object", "properties": ["a"]}, "unreadable_schema"),
+    ({"type": "object", "required": True, "allOf": 1}, "unreadable_schema"),
 ])  # fmt: skip
 def test_a_schema_without_a_sendable_form_leaves_its_tool_out(schema: dict[str, JsonValue], rule: str) -> None:
     with pytest.raises(Unsendable) as raised:

@@ -15,6 +15,7 @@ from perdure.contracts.activities import (
     ActivityRef,
 )
 from perdure.contracts.approvals import PauseKind
+from perdure.contracts.memory import CLIENT_TABLE
 from perdure.contracts.messages import Patch
 from perdure.graph.nodes.call_model import WantedOutput
 from perdure.graph.nodes.fields import IDENTITY
@@ -139,6 +140,7 @@ def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> T
         edges=_edges(),
         entries={FRESH: INIT, PauseKind.CLARIFICATION.value: GATE, PauseKind.CLIENT_RUN.value: RUN},
         limits=RunLimits(counted={"planning": MAX_PLANNING_ENTRIES, "clarifications": MAX_CLARIFICATIONS}),
+        metadata=(CLIENT_TABLE,),
     )
 
 
