@@ -27,7 +27,7 @@ from perdure.activities.model_answer import (
 )
 from perdure.activities.model_request import BegunCall, claim_model_call, with_first_problem
 from perdure.activities.providers.errors import CONTEXT_OVERFLOW, problem_of
-from perdure.activities.providers.provider import Complete, TextDelta, ThinkingDelta
+from perdure.activities.providers.provider import Complete, TextDelta, TextWasThinking, ThinkingDelta
 from perdure.activities.working_memory import save_loaded_toolsets
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.agents import PublishedAgent
@@ -124,6 +124,8 @@ class ModelActivities:
                 elif isinstance(chunk, ThinkingDelta):
                     received.add_thinking(chunk.text, time.monotonic() - requested_at)
                     may_continue = await publisher.publish_thinking(chunk.text)
+                elif isinstance(chunk, TextWasThinking):
+                    received.void_text(chunk.text, time.monotonic() - requested_at)
                 elif isinstance(chunk, Complete):
                     received.complete = chunk
                 if not may_continue:
@@ -211,7 +213,10 @@ class ModelActivities:
         drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
         asked, sent = with_model(agent, begun.request.model), begun.request.tool_names
-        plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent) if drafts else CallPlans(())
+        unread = received.complete is not None and received.complete.has_unread_calls
+        plans = CallPlans(())
+        if drafts:
+            plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent, has_unread=unread)
         ending = received.ending(call, length_rule(agent.definition.on_length, begun.request.params))
         reply, messages = reply_of(call, received, failed, plans.calls, ending)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})

@@ -30,7 +30,7 @@ from perdure.core.agents.toolsets import (
 )
 from perdure.core.agents.wire_ids import stored_id
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
-from perdure.core.calls.endings import OUTPUT_LIMIT, Ending, ending_of
+from perdure.core.calls.endings import NO_OBJECT, Ending, ending_of, problem_of_cut
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from perdure.store.calls.model_calls import PlannedCall
@@ -43,6 +43,7 @@ MAX_CALLS = 64
 """Maximum number of calls of one answer that run. Each of the others is an error that the
 model receives and an event."""
 _NOT_RUN = f"not run: more than {MAX_CALLS} calls in one answer; ask for them again"
+_NOT_READ = f"{_NOT_RUN}. There were more calls after this one, which were not read: ask for those again too"
 MAX_THINKING_CHARACTERS = 16_384
 """Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
 stored."""
@@ -75,9 +76,17 @@ class CallPlans:
     """The toolsets that are loaded after these calls; None if the calls load none."""
 
 
-def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall], sent: Collection[str]) -> CallPlans:
+def plan_calls(
+    call: ModelCall,
+    agent: PublishedAgent,
+    drafts: Sequence[DraftCall],
+    sent: Collection[str],
+    *,
+    has_unread: bool = False,
+) -> CallPlans:
     """Returns the calls of a model's answer in its order, with Perdure's ids. `sent` are the names of the tools in its
     request. No other tool runs, not even one of the agent's. The agent has the model that answered (`with_model`).
+    With `has_unread`, the answer had more calls than `drafts`.
 
     Names are checked, and arguments are parsed and validated, once. A call that cannot run fails immediately, with an
     error message for the model. So every tool call has an answer, and reviewers are not asked about a call that could
@@ -92,7 +101,8 @@ def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCal
         call_id = tool_call_id(step, index)
         draft = replace(draft, name=own_name(draft.name, call.ask.tools))
         if index >= MAX_CALLS:
-            planned.append(_plan_excess(call, agent, draft, call_id))
+            message = _NOT_READ if has_unread and index == len(drafts) - 1 else _NOT_RUN
+            planned.append(_plan_excess(call, agent, draft, call_id, message))
         elif draft.name == LOAD_TOOLSET and LOAD_TOOLSET in offered:
             loading, plan = _plan_loading(call, agent, draft, call_id, loaded)
             loaded = loading.loaded
@@ -116,13 +126,13 @@ def _plan_tool(
     return _build_plan(call, card, draft, call_id, args, (CallState.FAILED, answer) if answer else None)
 
 
-def _plan_excess(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> CallPlan:
+def _plan_excess(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, message: str) -> CallPlan:
     """Plans a call that does not run. Its arguments are kept, so that the model sees its own request."""
     card = agent.card(draft.name)
     replaced = {} if card is None else replaced_properties(card.parameters)
     own_names: dict[str, JsonValue] = {name: {} for name in replaced.values()}
     parsed = parse_arguments(draft.raw_arguments, {"type": "object", "properties": own_names})
-    answer: dict[str, JsonValue] = {"status": "error", "message": _NOT_RUN}
+    answer: dict[str, JsonValue] = {"status": "error", "message": message}
     return _build_plan(call, card, draft, call_id, parsed.args, (CallState.FAILED, answer))
 
 
@@ -306,6 +316,14 @@ class StreamAccumulator:
         self.thinking_characters += len(text)
         self.thinking_seconds = seconds
 
+    def void_text(self, reasoning: str, seconds: float) -> None:
+        """Makes the text so far the model's reasoning. Readers of the live text receive the answer when it is settled:
+        its length differs (perdure/core/events/stream.py)."""
+        self.text.clear()
+        self.first_token_seconds = None
+        if reasoning:
+            self.add_thinking(reasoning, seconds)
+
     def note_error(self, error: PerdureError) -> None:
         """Records that an error ended the answer. Tokens that the provider produced before the error are billed too."""
         tokens = error.details.get("output_tokens")
@@ -323,7 +341,9 @@ def reply_of(
     """Returns the settled reply and the messages to write. A continuation adds its text to the cut message."""
     text, continued = received.full_text, call.ask.continues or ""
     partial = received.stopped or failed is not None
-    failed = OUTPUT_LIMIT if ending is Ending.FAILED else failed or (STOPPED if received.stopped else None)
+    failed = failed or (STOPPED if received.stopped else None)
+    if received.complete is not None and ending is Ending.FAILED:
+        failed = problem_of_cut(received.complete.finish_reason)
     reply = ModelReply(
         usage=received.usage,
         problem=failed,
@@ -369,9 +389,13 @@ def structured_reply(output: OutputAsk, received: StreamAccumulator, failed: Pro
     if problem is not None:
         return ModelReply(usage=received.usage, problem=problem, partial=True)
     finish_reason = received.complete.finish_reason if received.complete else ""
+    truncated = received.complete is not None and received.complete.truncated
     if finish_reason == "length":  # parts of an object would not fit together, so it is requested again
         fault = "it was cut at the output limit; give a shorter one"
         return ModelReply(usage=received.usage, fault=fault, finish_reason=finish_reason, truncated=True)
+    if finish_reason in NO_OBJECT:
+        problem = NO_OBJECT[finish_reason]
+        return ModelReply(usage=received.usage, problem=problem, finish_reason=finish_reason, truncated=truncated)
     reply = ModelReply(usage=received.usage, finish_reason=finish_reason)
     text = received.full_text
     if output.form is OutputForm.FUNCTION:

@@ -67,8 +67,8 @@ class Adapter(Protocol):
     """Adapts one kind of server to its client. `Transport` applies it; no other transport does."""
 
     def request_again(self, request: bytes, refusal: bytes) -> bytes | None:
-        """Returns the body of the one further request after a status 400 or 422, by the bodies of both; None if there
-        is none."""
+        """Returns the body of a further request after a status 400 or 422, by the bodies of both; None if there is
+        none."""
         ...
 
     def rewriter(self, request: bytes, content_type: str) -> Rewriter | None:

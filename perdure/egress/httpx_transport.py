@@ -37,6 +37,9 @@ from perdure.egress.exchange import (
 _FAILURES = (httpcore.ConnectError, httpcore.ConnectTimeout)
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 NO_REUSE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+_MORE_REQUESTS = 2
+"""Limit of the requests that an adapter sends in place of a refused one: a server can refuse two parameters, one at a
+time."""
 UNGUARDED = ("aiohttp_openai/",)
 """Prefixes of models whose requests would bypass these transports."""
 BLOCKING_SECONDS = 60.0
@@ -79,9 +82,13 @@ class Transport(httpx.AsyncBaseTransport):
         route = route_of(self._outbound, request.url, request.extensions)
         ask_for_known_encodings(request.headers)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
-        response = await self._exchange(inner, request, call, route.host)
-        again = await _request_again(request, response, call)
-        return response if again is None else await self._exchange(inner, again, call, route.host, request)
+        response, sent = await self._exchange(inner, request, call, route.host), request
+        for _ in range(_MORE_REQUESTS):
+            again = await _request_again(sent, response, call)
+            if again is None:
+                break
+            response, sent = await self._exchange(inner, again, call, route.host, request), again
+        return response
 
     async def _exchange(
         self,

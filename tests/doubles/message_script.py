@@ -75,7 +75,7 @@ class MessageScriptModel:
         if request.model in self.broken:
             raise self.broken[request.model]
         line = self._line(request)
-        for piece in re.findall(r"\s*\S+", line.text):
+        for piece in re.findall(r"\s*\S+(?:\s+$)?", line.text):
             yield TextDelta(piece)
         self.said[key] += 1
         if self.requests[key] <= line.fails:

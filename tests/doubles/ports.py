@@ -26,7 +26,7 @@ from perdure.contracts.memory import CLIENT_TABLE, MAX_FACTS, FactsAnswer, FactS
 from perdure.contracts.messages import MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.arguments import extract_groups, read_object
-from perdure.core.calls.endings import OUTPUT_LIMIT, Ending, ending_of
+from perdure.core.calls.endings import Ending, ending_of, problem_of_cut
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import preview
 from perdure.graph.ports import Ports
@@ -124,7 +124,7 @@ class FakeModel:
             turn_used=says.turn_used,
             finish_reason="tool_calls" if calls else says.ends,
             goes_on=ending is Ending.CONTINUED,
-            problem=OUTPUT_LIMIT if ending is Ending.FAILED else None,
+            problem=problem_of_cut(says.ends) if ending is Ending.FAILED else None,
         )
         if not text and ending is not Ending.WHOLE:
             return reply

@@ -38,6 +38,17 @@ async def test_text_and_reasoning_are_streamed_and_the_text_is_the_answer(agent:
     assert await agent.served.harness.value(thought, address.turn_id) > 0
 
 
+async def test_streamed_words_that_were_reasoning_are_voided_by_the_end_of_their_call(agent: LitellmAgent) -> None:
+    thinking, text = "Two and two make four. ", "It is 4."
+    address = await agent.begin(Step(text=f"{thinking}</think>\n\n{text}", token_seconds=0.2))
+    sent = await agent.seen_by_reader(address)
+    kinds = [event.kind for event in sent]
+    assert kinds.index("token") < kinds.index("reset") < kinds.index("generation.complete")
+    row = await agent.served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == text_of(sent) == text
+    assert [event.data["text"] for event in sent if event.kind == "thinking.complete"] == [thinking]
+
+
 async def test_a_round_of_tools_is_sent_to_the_provider_with_the_ids_that_it_gave(agent: LitellmAgent) -> None:
     usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 60}}
     calls = (Call(name="look", arguments={"what": "x"}, id="call_a"), Call(name="book", arguments={}, id="call_b"))

@@ -93,14 +93,17 @@ async def test_reasoning_is_separated_from_text_and_broken_arguments_are_passed_
 @pytest.mark.parametrize(
     ("step", "requests"),
     [
-        (Step(text="Yes.", whole=True, calls=(Call(name="a", id="i"), Call(name="b", id="j"))), 1),
-        (Step(text="Yes.", refuses=("stream_options",), calls=(Call(name="a", id="i"), Call(name="b", id="j"))), 2),
-        (Step(text="Yes.", refuses=("stream",), calls=(Call(name="a", id="i"), Call(name="b", id="j"))), 2),
+        (Step(whole=True), 1),
+        (Step(whole=True, media="text/plain"), 1),
+        (Step(refuses=("stream_options",)), 2),
+        (Step(refuses=("stream",)), 2),
+        (Step(refuses=("stream_options", "stream")), 3),
     ],
-    ids=["ignores stream", "refuses its options", "refuses it"],
+    ids=["ignores stream", "as plain text", "refuses its options", "refuses it", "refuses both"],
 )
 async def test_a_server_that_does_not_stream_is_read(client: RecordingClient, step: Step, requests: int) -> None:
-    await client.ask(step)
+    calls = (Call(name="a", id="i"), Call(name="b", id="j"))
+    await client.ask(step.model_copy(update={"text": "Yes.", "calls": calls}))
     assert (client.text, len(client.double.requests)) == ("Yes.", requests)
     assert client.complete.tool_calls == (DraftCall("i", "a", "{}"), DraftCall("j", "b", "{}"))
 
@@ -109,6 +112,8 @@ async def test_halves_parts_and_tags_are_text_and_reasoning(client: RecordingCli
     contents: list[JsonValue] = ["<thi", "nk>Hm.</think>", [{"type": "text", "text": "hi \ud83d"}], "\ude00"]
     await client.ask(Step(deltas=tuple({"content": each} for each in contents)))
     assert (client.thought, client.text) == ("Hm.", "hi \U0001f600")
+    await client.ask(Step(text="So it is 4.\n</think>\n\nIt is 4."))
+    assert (client.thought, client.text) == ("So it is 4.\n", "It is 4."), "a template has opened the tag"
     error = await client.fail(Step(text=" \n "))
     assert error.code == "model_empty_answer" and error.retryable
 
@@ -124,6 +129,12 @@ async def test_a_continuation_can_add_nothing(client: RecordingClient, step: Ste
     await client.ask(step, continues=True)
     assert [type(chunk) for chunk in client.chunks] == [Complete]
     assert (client.complete.finish_reason, client.complete.truncated) == (reason, reason != "stop")
+
+
+async def test_a_pause_before_the_first_word_is_an_end_without_calls(client: RecordingClient) -> None:
+    for calls in ((), (Call(name="web_search", id="srvtoolu_1"),)):
+        await client.ask(Step(calls=calls, finish_reason="pause_turn"), model=CLAUDE)
+        assert (client.text, client.complete.finish_reason, client.complete.tool_calls) == ("", "pause_turn", ())
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE, "gemini/gemini-2.5-pro", "ollama_chat/qwen3:8b"])

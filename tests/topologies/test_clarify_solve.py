@@ -161,7 +161,7 @@ async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -
     assert unplanned.traces()[0] == f"{CLASSIFY} {PLAN} {SAY}" and unplanned.outcome() is Outcome.COMPLETED
 
 
-MET_AGAIN = dict.fromkeys(("model_auth", "model_not_found", "model_billing"), Outcome.COMPLETED)
+MET_AGAIN = dict.fromkeys(("model_auth", "model_not_found", "model_billing", "model_refused"), Outcome.COMPLETED)
 UNPAID = dict.fromkeys(("token_budget_spent", "day_cost_budget_spent", "answer_over_budget"), Outcome.LIMITED)
 
 

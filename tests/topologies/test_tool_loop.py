@@ -254,6 +254,8 @@ ENDS = {
     "truncated before it began": ([cut("")], R.TRUNCATE, "", "output_limit", [None]),
     "failed": ([cut("a")], R.FAIL, "a", "output_limit", [None]),
     "paused by its provider": ([Says("a", ends="pause_turn"), Says("b")], R.FAIL, "ab", "", [None, "message-1"]),
+    "paused before it began": ([Says("", ends="pause_turn"), Says("b")], R.FAIL, "b", "", [None, ""]),
+    "nothing but pauses": ([Says("", ends="pause_turn")] * 3, R.CONTINUE, "", "model_paused", [None, "", ""]),
     "a refusal": ([Says("no", ends="refusal")], R.FAIL, "no", "", [None]),
     "an error in between": ([cut("a"), Says(problem=Problem(code="model_unavailable", message="away"))], R.CONTINUE,
         "a", "model_unavailable", [None, "message-1"]),

@@ -41,6 +41,7 @@ def cut(text: str, *calls: tuple[str, dict[str, Any]]) -> Line:
 ENDS = {
     "whole": ("desk", [Line("all of it")], "all of it", "stop", False, ""),
     "continued": ("desk", [cut("one two"), cut(" three"), Line(" four")], "one two three four", "stop", False, ""),
+    "cut at a space": ("desk", [cut("one \n"), Line("two")], "one \ntwo", "stop", False, ""),
     "cut after two": ("desk", [cut("one"), cut(" two"), cut(" three")], "one two three", "length", True, ""),
     "cut at its end": ("desk", [cut("one two"), Line(ends="stop")], "one two", "stop", False, ""),
     "cut and filtered": ("desk", [cut("one"), Line(ends="content_filter")], "one", "content_filter", True, ""),
@@ -52,6 +53,7 @@ ENDS = {
     "formatted": ("desk_formatted", [cut('{"a":')], '{"a":', "length", True, "output_limit"),
     "filtered": ("desk", [Line("one", ends="content_filter")], "one", "content_filter", True, ""),
     "refused": ("desk", [Line("I will not", ends="refusal")], "I will not", "refusal", False, ""),
+    "paused before it began": ("desk_fail", [Line(ends="pause_turn"), Line("b")], "b", "stop", False, ""),
     "paused by its provider": ("desk_fail", [Line("a", ends="pause_turn"), Line(" b")], "a b", "stop", False, ""),
 }
 

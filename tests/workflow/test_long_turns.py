@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHistory
 
-from perdure.activities.providers.provider import MAX_CALLS_SENT
+from perdure.activities.providers.calls import MAX_CALLS_SENT
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.turns import Limits, TurnStatus
 from perdure.workflows.ports import RUN_EVENTS

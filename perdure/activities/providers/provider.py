@@ -5,10 +5,11 @@
 - Errors are raised as one of Perdure's error families (perdure/contracts/errors.py), never as a vendor's exception.
 - An error in the middle of an answer contains the estimated number of received `output_tokens` in its details.
 - One call of `stream` sends at most one request; only Temporal retries. The one exception: if a server refuses the
-  parameter `stream` or `stream_options` and so does no work, a second request is sent without it.
+  parameter `stream` or `stream_options` and so does no work, another request is sent without it, at most two.
 - Text can be stored: it contains no NUL and no lone surrogates. The halves of a character in two pieces are joined.
-- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. White space alone is not an answer,
-  except for a request that continues one (`continues`): its stream is then `Complete` alone.
+- Reasoning in `<think>` tags at the beginning of the content is ThinkingDelta. If only `</think>` arrives,
+  TextWasThinking voids the text before it. White space alone is not an answer, except for a request that continues one
+  (`continues`) or an answer that its provider paused: the stream is then `Complete` alone.
 - Closing the generator (`contextlib.aclosing`) or canceling the task ends the request immediately.
 """
 
@@ -20,13 +21,8 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from perdure.activities.providers.pieces import (
-    ContentReader,
-    Halves,
-    joined_name,
-    starts_another_call,
-    text_of_parts,
-)
+from perdure.activities.providers.calls import CallReader
+from perdure.activities.providers.pieces import ContentReader, Halves, Piece, text_of_parts
 from perdure.activities.providers.thinking import SignedThinking, ThinkingReader
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.calls import OutputAsk, OutputForm
@@ -38,9 +34,6 @@ from perdure.core.text import CHARACTERS_A_TOKEN, clean, estimated_tokens
 
 ANSWER_LIMIT_CHARACTERS = 2_000_000
 """Limit of text, thinking and arguments of one answer together; about 500,000 tokens, more than any model's output."""
-MAX_CALLS_SENT = 512
-"""Limit of the calls in one answer. More are a runaway model: the answer is not read further. The first 64 run
-(perdure/activities/model_answer.py)."""
 REFUSAL_TEXT = "The model provider refused to answer this under its content policy."
 FINISH_REASONS: dict[str, FinishReason] = {
     **dict.fromkeys(("stop", "stop_sequence", "end_turn", "eos", "eos_token", "STOP", "COMPLETE"), "stop"),
@@ -116,6 +109,13 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class TextWasThinking:
+    """All text of the answer so far was reasoning: this text. The answer begins after it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class DraftCall:
     """A tool call as the model wrote it, not validated."""
 
@@ -138,9 +138,12 @@ class Complete:
     thinking: SignedThinking | None = None
     truncated: bool = False
     """True if the answer is cut: its text ends too early, or there is none, and its calls were dropped."""
+    has_unread_calls: bool = False
+    """True if the answer had more calls than are read."""
 
 
-Chunk = TextDelta | ThinkingDelta | Complete
+Delta = TextDelta | ThinkingDelta | TextWasThinking
+Chunk = Delta | Complete
 
 
 class Provider(Protocol):
@@ -173,17 +176,6 @@ def unreadable_answer(reason: str) -> UpstreamUnavailable:
 
 
 @dataclass(slots=True)
-class _OpenCall:
-    id: str
-    name: str
-    arguments: list[str] = field(default_factory=list)
-
-    def so_far(self) -> tuple[str, str, str]:
-        self.arguments = ["".join(self.arguments)]
-        return self.id, self.name, self.arguments[0]
-
-
-@dataclass(slots=True)
 class Draft:
     """The part of one answer that has been received so far. Chunks go in, deltas come out, and a check at the end shows
     whether the answer is complete. A vendor's chunks are read by attribute, so that no vendor's package is needed.
@@ -201,15 +193,13 @@ class Draft:
     reported_usage: object = None
     """The vendor's last usage object."""
     thinking: ThinkingReader = field(default_factory=ThinkingReader)
-    _calls: list[_OpenCall] = field(default_factory=list)
-    _position: dict[int, int] = field(default_factory=dict)
-    """Maps the provider's index of a call to its position in `_calls`."""
+    _calls: CallReader = field(default_factory=CallReader)
     _characters: int = 0
     _content: ContentReader = field(default_factory=ContentReader)
     _content_halves: Halves = field(default_factory=Halves)
     _thinking_halves: Halves = field(default_factory=Halves)
 
-    def add(self, chunk: Any) -> Iterator[TextDelta | ThinkingDelta]:
+    def add(self, chunk: Any) -> Iterator[Delta]:
         """Yields the deltas of one chunk in OpenAI's format.
 
         Raises: UpstreamUnavailable if the chunk has a wrong shape; UpstreamRejected beyond the limit of every answer;
@@ -224,6 +214,7 @@ class Draft:
             return
         thinking = self._thinking_halves.add(self._text(delta, "reasoning_content"))
         if thinking:
+            self._content.reasons_elsewhere = True
             yield ThinkingDelta(thinking)
         content = self._content_halves.add(self._text(delta, "content"))
         yield from self._deltas(self._content.add(content))
@@ -233,15 +224,18 @@ class Draft:
         for call in calls:
             self._add_call(call)
 
-    def _deltas(self, pieces: Iterable[tuple[bool, str]]) -> Iterator[TextDelta | ThinkingDelta]:
-        for is_thinking, text in pieces:
-            if is_thinking:
+    def _deltas(self, pieces: Iterable[Piece]) -> Iterator[Delta]:
+        for kind, text in pieces:
+            if kind == "reasoning":
                 yield ThinkingDelta(text)
+            elif kind == "reread":
+                self.text_characters = 0
+                yield TextWasThinking(text)
             else:
                 self.text_characters += len(text)
                 yield TextDelta(text)
 
-    def _held_back(self) -> Iterator[TextDelta | ThinkingDelta]:
+    def _held_back(self) -> Iterator[Delta]:
         """Yields what waited for a next piece that did not come."""
         if thinking := self._thinking_halves.end():
             yield ThinkingDelta(thinking)
@@ -265,24 +259,12 @@ class Draft:
         return value
 
     def _add_call(self, delta: Any) -> None:
-        """Adds a piece of a call, or starts another call."""
+        """Adds a piece of a call."""
         function = getattr(delta, "function", None)
         if function is None:
             raise unreadable_answer("a tool call has no function")
         id_, name = clean(self._text(delta, "id")), clean(self._text(function, "name"))
-        arguments = self._text(function, "arguments")
-        index = getattr(delta, "index", None)
-        if not isinstance(index, int):
-            index = len(self._calls) if name else len(self._calls) - 1
-        position = self._position.get(index)
-        if position is None or (name and starts_another_call(self._calls[position].so_far(), id_, name, arguments)):
-            if len(self._calls) >= MAX_CALLS_SENT:
-                raise unreadable_answer(f"it has more than {MAX_CALLS_SENT} tool calls")
-            self._position[index] = position = len(self._calls)
-            self._calls.append(_OpenCall(id_, name))
-        call = self._calls[position]
-        call.id, call.name = call.id or id_, joined_name(call.name, name)
-        call.arguments.append(arguments)
+        self._calls.add(getattr(delta, "index", None), id_, name, self._text(function, "arguments"))
 
     def estimated_tokens(self) -> int:
         """Returns the estimated tokens received: text, thinking and calls."""
@@ -309,16 +291,20 @@ class Draft:
         if reason in ("content_filter", "refusal"):
             yield from self.refuse(reason, usage)
             return
-        if reason == "length" or (reason == "pause_turn" and self._has_text and not self._calls):
+        self._calls.drop_server_calls()
+        calls = self._calls.calls
+        if reason == "length" or (reason == "pause_turn" and not calls):
             yield Complete((), usage, reason, self.model, truncated=True)
             return
-        if not all(call.name for call in self._calls) or (reason == "tool_calls" and not self._calls):
+        if not all(call.name for call in calls) or (reason == "tool_calls" and not calls):
             raise unreadable_answer("tool calls are missing or have no name")
-        if not self._has_text and not self._calls:
+        if not self._has_text and not calls:
             raise UpstreamUnavailable("model_empty_answer", "The model returned an empty answer.")
         # Some servers end calls with "stop".
-        reason = "tool_calls" if self._calls else reason
-        yield Complete(self._drafts(), usage, reason, self.model, self.thinking.result())
+        reason = "tool_calls" if calls else reason
+        drafts = tuple(DraftCall(id_, name, clean(raw)) for id_, name, raw in self._calls.whole())
+        thinking, has_unread = self.thinking.result(), self._calls.has_unread
+        yield Complete(drafts, usage, reason, self.model, thinking, has_unread_calls=has_unread)
 
     def refuse(self, reason: FinishReason, usage: Usage) -> Iterator[Chunk]:
         """Yields the last chunks of an answer that the provider or the model refused. A text that exists is cut,
@@ -331,17 +317,6 @@ class Draft:
     def _has_text(self) -> bool:
         """True if the answer has text, including the text that it continues."""
         return self.continues or self.text_characters > 0
-
-    def _drafts(self) -> tuple[DraftCall, ...]:
-        seen: set[str] = set()
-        drafts = []
-        for position, call in enumerate(self._calls):
-            id_ = call.id if call.id and call.id not in seen else f"call_{position}"
-            while id_ in seen:
-                id_ += "_"
-            seen.add(id_)
-            drafts.append(DraftCall(id_, call.name, clean("".join(call.arguments))))
-        return tuple(drafts)
 
 
 def tokens_of_request(request: ProviderRequest) -> int:

@@ -2,8 +2,9 @@
 
 - U+0085, U+2028 and U+2029 are allowed inside JSON strings, but to several clients they end a line, which cuts an event
   in two. They are escaped. In JSON, both forms are the same text.
-- Some servers ignore `stream` and answer with one JSON body. It becomes the stream of the same answer.
-- Some servers refuse `stream` or `stream_options`. A second request is then sent without it.
+- Some servers ignore `stream` and answer with one JSON body, under any content type. It becomes the stream of the same
+  answer.
+- Some servers refuse `stream` or `stream_options`. Another request is then sent without it.
 """
 
 import json
@@ -18,6 +19,23 @@ _CUT_CHARACTERS = (b"\xe2\x80", b"\xe2", b"\xc2")
 """The ends of a piece in which one of them may be cut in two."""
 _ECHOED = frozenset({"input", "ctx", "request", "body"})
 """Fields of an error in which servers repeat the request, which always contains the word `stream`."""
+_NAMING = frozenset({"param", "loc", "field", "parameter"})
+"""Fields of an error that name the refused parameter."""
+_QUOTED_LOC = re.compile(r"""["']loc["']:\s*[(\[]([^)\]]*)[)\]]""")
+"""The refused parameter in a sentence that is the text of a list of errors (vLLM)."""
+_OPTIONS, _STREAM = "stream_options", "stream"
+_SENTENCES = {
+    name: re.compile(
+        rf"""(?:^|\.\s)\W*(?:\w*error:\s+)?["'`]?{word}["'`]?(?=\s*(?:$|[:.])|\s+(?:is|must|cannot|can't|not)\b)"""
+        rf"""|:\s+{word}\W*$"""
+        rf"""|(?P<quote>["'`]){word}(?P=quote)(?!\s*:\s*(?:true|\{{))"""
+        rf"""|support\w*\s+(?:the\s+)?(?:param\w*\s+)?["'`]?{word}\b""",
+        re.MULTILINE | re.IGNORECASE,
+    )
+    for name, word in ((_OPTIONS, _OPTIONS), (_STREAM, "stream(?:ing)?"))
+}
+"""Patterns of sentences that name a parameter: at their beginning or end, in quotes, or as not supported. Anywhere
+else, the word can be the user's."""
 
 
 class StreamAdapter:
@@ -25,11 +43,11 @@ class StreamAdapter:
 
     def request_again(self, request: bytes, refusal: bytes) -> bytes | None:
         """Returns the body to send after a refusal that names `stream` or `stream_options`; None for any other."""
-        body, said = _object(request), _text_of(refusal).lower()
-        if "stream_options" in body and "stream_options" in said:
-            dropped = {"stream_options"}
-        elif body.get("stream") is True and re.search(r"\bstream(ing)?\b", said):
-            dropped = {"stream", "stream_options"}
+        body = _object(request)
+        if _OPTIONS in body and _refuses(refusal, _OPTIONS):
+            dropped = {_OPTIONS}
+        elif body.get(_STREAM) is True and _refuses(refusal, _STREAM):
+            dropped = {_STREAM, _OPTIONS}
         else:
             return None
         return json.dumps({name: value for name, value in body.items() if name not in dropped}).encode()
@@ -40,8 +58,8 @@ class StreamAdapter:
         charset = parameters.partition("charset=")[2].strip("\"' ")
         if charset not in ("", "utf-8", "utf8") or not ("json" in kind or kind.startswith("text/") or not kind):
             return None
-        is_whole = kind.strip() == "application/json" and _object(request).get("stream") is True
-        return WholeAnswer() if is_whole else LineEnds()
+        may_be_whole = "ndjson" not in kind and _object(request).get(_STREAM) is True
+        return WholeAnswer() if may_be_whole else LineEnds()
 
 
 class LineEnds:
@@ -68,11 +86,13 @@ class LineEnds:
 
 
 class WholeAnswer:
-    """Turns one JSON body into the stream of the same answer. A stream with the label of JSON passes through."""
+    """Turns one JSON body into the stream of the same answer. A body that is a stream passes through: it does not begin
+    with an object, or another line follows a whole object."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._stream: LineEnds | None = None
+        self._has_first_line = False
 
     def add(self, data: bytes) -> bytes:
         """Keeps a piece of the body and returns nothing; returns a piece of a stream."""
@@ -81,7 +101,16 @@ class WholeAnswer:
         if self._stream is not None:
             return self._stream.add(data)
         self._pieces.append(data.lstrip() if not any(self._pieces) else data)
-        return b""
+        return self._read_lines() if b"\n" in data or self._has_first_line else b""
+
+    def _read_lines(self) -> bytes:
+        """Returns the lines so far, if the first one is a whole object."""
+        first, _, rest = b"".join(self._pieces).partition(b"\n")
+        self._has_first_line = bool(_object(first))
+        if not (self._has_first_line and rest.strip()):
+            return b""
+        self._stream, data = LineEnds(), b"".join(self._pieces)
+        return self._stream.add(data)
 
     def end(self) -> bytes:
         """Returns the kept body as a stream, or the rest of a stream that passed through."""
@@ -161,21 +190,36 @@ def _object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text_of(refusal: bytes) -> str:
-    """Returns what a server says about a request that it refuses."""
+def _refuses(refusal: bytes, name: str) -> bool:
+    """Returns whether a server refuses the parameter `name`. A field that names the parameter decides, and a sentence
+    otherwise."""
     try:
-        return "\n".join(_texts(json.loads(refusal)))
+        said = list(_labelled_texts(json.loads(refusal)))
     except (ValueError, RecursionError):
-        return refusal.decode("utf-8", "replace")
+        said = [("", refusal.decode("utf-8", "replace"))]
+    named = [_parts(text) for field, text in said if field]
+    sentences = [text for field, text in said if not field]
+    named += [_parts(found) for text in sentences for found in _QUOTED_LOC.findall(text)]
+    if named:
+        return any(name in parts[:1] for parts in named)
+    return any(_SENTENCES[name].search(text) for text in sentences)
 
 
-def _texts(value: object) -> Iterator[str]:
+def _parts(path: str) -> list[str]:
+    """Returns the names on the way to a parameter, below the body."""
+    return [part for part in re.findall(r"\w+", path.lower()) if part != "body"]
+
+
+def _labelled_texts(value: object) -> Iterator[tuple[str, str]]:
+    """Yields the texts of an error, each with the name of its field if that names a parameter."""
     if isinstance(value, str):
-        yield value
+        yield "", value
     elif isinstance(value, list):
         for each in value:
-            yield from _texts(each)
+            yield from _labelled_texts(each)
     elif isinstance(value, dict):
         for name, each in value.items():
-            if name not in _ECHOED:
-                yield from _texts(each)
+            if name in _NAMING and each:
+                yield name, ".".join(map(str, each)) if isinstance(each, list) else str(each)
+            elif name not in _ECHOED:
+                yield from _labelled_texts(each)

@@ -104,7 +104,7 @@ def _with_bounds(new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_types(new: dict[str, Any]) -> dict[str, Any]:
-    """Makes alternatives of the schemas in draft-03's `type`, where an unknown type is any."""
+    """Makes alternatives of the schemas in `type` (draft-03). An unknown type is any type."""
     if "type" not in new:
         return new
     kinds = new["type"] if isinstance(new["type"], list) else [new["type"]]

@@ -19,13 +19,24 @@ OUTPUT_LIMIT: Final = Problem(
     message="The model's answer was cut at its output limit. Raise `max_tokens` in the agent's `model_params`. For an "
     "answer in words, `on_length` can be `continue` or `truncate`.",
 )
+PAUSED: Final = Problem(
+    code="model_paused",
+    message="The model's provider paused the answer before its first word, and no further call continues it.",
+)
+NO_OBJECT: Final[Mapping[str, Problem]] = {
+    "refusal": Problem(code="model_refused", message="The model refused to give the structured output."),
+    "content_filter": Problem(
+        code="model_refused", message="The model provider's content filter stopped the structured output."
+    ),
+}
+"""The problem of a structured output that ended so. Further calls would end in the same way."""
 CONTINUE: Final = (
     "Your last answer was cut off before its end. Continue exactly where it stops, without repeating any of it and "
     "without a remark about the interruption. Tool calls in it were not run: make those that are still needed again."
 )
 ANSWER_AGAIN: Final = (
-    "Your last answer reached the output limit before it was complete, so it was discarded and its tool calls were not "
-    "run. Answer again, more briefly."
+    "Your last answer reached the output limit, or your provider paused it, before its first word. So it was discarded "
+    "and its tool calls were not run. Answer again, and more briefly if it was long."
 )
 
 
@@ -38,7 +49,7 @@ class Ending(StrEnum):
     TRUNCATED = "truncated"
     """The cut answer is the answer, and is marked as cut."""
     FAILED = "failed"
-    """The call has the problem `output_limit`."""
+    """The call has the problem `output_limit`, or `model_paused`."""
 
 
 def length_rule(rule: OnLength, params: Mapping[str, JsonValue]) -> OnLength:
@@ -61,6 +72,11 @@ def ending_of(finish_reason: FinishReason, rule: OnLength, *, may_continue: bool
     if may_continue and (paused or rule is OnLength.CONTINUE):
         return Ending.CONTINUED
     return Ending.TRUNCATED if has_text else Ending.FAILED
+
+
+def problem_of_cut(finish_reason: FinishReason) -> Problem:
+    """Returns the problem of an answer that ended so and is `FAILED`."""
+    return PAUSED if finish_reason == "pause_turn" else OUTPUT_LIMIT
 
 
 def continuation_note(message_id: str) -> str:

@@ -44,7 +44,8 @@ TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * 
 """The forms in order, one per call."""
 PERMANENT_CODES = frozenset(
     {
-        *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code),
+        *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", "model_refused"),
+        STOPPED.code,
         *TURN_CODES,
         *DAY_CODES,
     }
@@ -139,7 +140,7 @@ def _seconds_until(value: str, now: datetime) -> float | None:
 
 def is_permanent(problem: Problem) -> bool:
     """Returns whether further attempts are useless. Only another configuration can correct the problem (a key, a model
-    name)."""
+    name), or another request (`model_refused`)."""
     return problem.code in PERMANENT_CODES
 
 

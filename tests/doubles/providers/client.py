@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from perdure.activities.providers.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta, ThinkingDelta
+from perdure.activities.providers.provider import (
+    Chunk,
+    Complete,
+    Provider,
+    ProviderRequest,
+    TextDelta,
+    TextWasThinking,
+    ThinkingDelta,
+)
 from perdure.contracts.agents import Reasoning
 from perdure.contracts.calls import OutputAsk
 from perdure.contracts.errors import PerdureError
@@ -60,11 +68,17 @@ class RecordingClient:
 
     @property
     def text(self) -> str:
-        return "".join(chunk.text for chunk in self.chunks if isinstance(chunk, TextDelta))
+        texts: list[str] = []
+        for chunk in self.chunks:
+            if isinstance(chunk, TextWasThinking):
+                texts.clear()
+            elif isinstance(chunk, TextDelta):
+                texts.append(chunk.text)
+        return "".join(texts)
 
     @property
     def thought(self) -> str:
-        return "".join(chunk.text for chunk in self.chunks if isinstance(chunk, ThinkingDelta))
+        return "".join(chunk.text for chunk in self.chunks if isinstance(chunk, ThinkingDelta | TextWasThinking))
 
     @property
     def complete(self) -> Complete:

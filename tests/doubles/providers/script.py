@@ -64,7 +64,7 @@ class Step(BaseModel):
     code: str | None = None
     message: str = "the double was told to say this"
     body: JsonValue = None  # the whole body of an answer with this status; a string is sent as it is, else as JSON
-    media: str = "application/json"  # of `body`
+    media: str = "application/json"  # of `body`, and of a whole answer
     retry_after: str | None = None  # the Retry-After header as it is sent
     fault: Fault | None = None
     deltas: tuple[JsonValue, ...] = ()  # sent as they are, after `text`

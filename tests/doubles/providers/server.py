@@ -205,7 +205,9 @@ class ProviderDouble:
             return _ended(seen, "400", JSONResponse(error_body(problem), 400))
         streams = seen.body.get("stream", vendor.name == "ollama") or "streamGenerateContent" in request.url.path
         if step.whole or not streams:
-            return _ended(seen, "answered", JSONResponse(vendor.wire.whole(step, seen.model, seen.body)))
+            return _ended(
+                seen, "answered", JSONResponse(vendor.wire.whole(step, seen.model, seen.body), media_type=step.media)
+            )
         return StreamingResponse(_stream(vendor, step, seen, request), media_type=vendor.wire.media)
 
     async def _requests(self, request: Request) -> Response:

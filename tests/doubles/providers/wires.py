@@ -115,7 +115,7 @@ def _block(place: int, kind: str, delta: str, text: str, signed: str = "") -> It
 def _anthropic_end(step: Step, model: str, body: Body) -> Iterator[bytes]:
     for place, call in enumerate(step.calls, start=bool(step.thinking) + bool(step.text)):
         block: JsonValue = {
-            "type": "tool_use",
+            "type": "server_tool_use" if (call.id or "").startswith("srvtoolu_") else "tool_use",
             "id": call.id or f"toolu_double_{place}",
             "name": call.name,
             "input": {},

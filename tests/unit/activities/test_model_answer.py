@@ -18,6 +18,8 @@ from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.tool_schemas import sent_property
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.core.approvals.validity import ApprovalValidity
+from perdure.core.calls.endings import FinishReason
+from perdure.core.calls.retries import is_permanent
 from perdure.core.transcript import SegmentEvent, segments_of
 from perdure.sdk.tools import ToolResult
 from perdure.store.events.event_log import NewEvent
@@ -104,6 +106,23 @@ def test_an_answer_by_function_has_only_that_functions_output(calls: list[tuple[
     assert (reply.value, bool(reply.fault)) == (value, value is None)
 
 
+@pytest.mark.parametrize("end", ["refusal", "content_filter"])
+@pytest.mark.parametrize("form", OutputForm)
+def test_a_refused_object_is_a_permanent_problem(form: OutputForm, end: FinishReason) -> None:
+    wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=form)
+    heard = StreamAccumulator(text=[YES], complete=Complete((), Usage(), end, "m", truncated=True))
+    reply = model_answer.structured_reply(wanted, heard, None)
+    assert (reply.value, reply.fault, reply.finish_reason, reply.truncated) == (None, "", end, True)
+    assert reply.problem is not None and is_permanent(reply.problem) and "structured output" in reply.problem.message
+
+
+def test_a_text_that_was_reasoning_is_neither_the_answer_nor_its_first_token() -> None:
+    heard = StreamAccumulator(text=["Hm."], first_token_seconds=0.5)
+    heard.void_text("Hm.", 1.0)
+    assert (heard.full_text, heard.first_token_seconds, heard.stored_thinking) == ("", None, ["Hm."])
+    assert heard.thinking_characters == 3
+
+
 def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unreadable_arguments_load_nothing() -> None:
     load, what = (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'), '{"what": "a"}'
     again = (LOAD_TOOLSET, '{"toolset": "rooms"}')
@@ -127,6 +146,9 @@ def test_every_call_beyond_the_limit_is_answered_and_does_not_run() -> None:
     assert [made.event.kind for made in plans.calls if made.event] == ["tool.error"] * 16
     assert {made.entry["arguments"] for made in plans.calls[:79]} == {'{"what":"a"}'}, "the model sees what it asked"
     assert len({made.ref.answer_id for made in plans.calls[64:]} - {""}) == 16
+    more = plan_calls(asking(), AGENT, drafts_of([("look", '{"what": "a"}')] * 66), OFFERED, has_unread=True)
+    said = [made.message.content for made in more.calls if made.message]
+    assert ["not read" in each for each in said] == [False, True], "the model hears of calls that nobody has read"
 
 
 def test_a_call_that_does_not_run_has_the_propertys_own_name() -> None:

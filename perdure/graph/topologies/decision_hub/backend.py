@@ -16,7 +16,9 @@ from perdure.core.budgets import DAY_CODES, TURN_CODES
 from perdure.graph.ports import Ports
 
 TIMEOUT_CODES = frozenset({"model_timeout", "activity_timeout"})
-UNUSABLE_ANSWER_CODES = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
+UNUSABLE_ANSWER_CODES = frozenset(
+    {"model_unreadable", "model_empty_answer", "output_limit", "model_paused", "answer_too_large"}
+)
 """Problems of an answer: the backend answered, but the answer is unusable."""
 UNAVAILABLE_CODES = frozenset(
     {

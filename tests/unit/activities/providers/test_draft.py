@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.providers import provider
+from perdure.activities.providers.calls import MAX_CALLS_SENT
 from perdure.activities.providers.provider import FINISH_REASONS, Complete, Draft, DraftCall, microusd, plausible_usage
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
@@ -58,7 +59,23 @@ WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
 
 @pytest.mark.parametrize(("pieces", "calls"), [
     ([("a", "look", '{"k'), ("b", "look", '":"A"}')], [("a", "look", WHOLE_A)]),
-    ([("a", "look", ""), ("b", "look", WHOLE_A)], [("a", "look", WHOLE_A)]),
+    ([("a", "look", ""), ("b", "look", WHOLE_A)], [("a", "look", ""), ("b", "look", WHOLE_A)]),
+    *(([("a", "look", ""), *pieces], [("a", "look", WHOLE_A)])
+      for pieces in ([("b", "", WHOLE_A)], [("b", "", '{"k'), ("b", "", '":"A"}')])),
+    ([("a", "look", ""), ("b", "look", '{"k'), ("c", "look", '":"A"}')], [("a", "look", WHOLE_A)]),
+    *(([("a", "look", ""), ("b", "look", '{"k'), (id_, "", '":"A"}')], [("a", "look", ""), ("b", "look", WHOLE_A)])
+      for id_ in ("", "b")),
+    *(([("a", "look", WHOLE_A), *pieces], [("a", "look", WHOLE_A), ("b", "look", WHOLE_B)])
+      for pieces in ([("b", "", WHOLE_B)], *([("b", "", '{"k":'), (id_, "", '"B"}')] for id_ in ("", "b")))),
+    *(([("a", "look", WHOLE_A), (*again, '{ "k": "A" }')], [("a", "look", WHOLE_A)])
+      for again in (("a", "look"), ("a", ""), ("", ""))),
+    *(([("a", "look", "{}"), (*again, WHOLE_A)], [("a", "look", WHOLE_A)])
+      for again in (("a", "look"), ("a", ""), ("", ""), ("b", ""))),
+    ([("a", "look", "{}"), ("", "", '{"k":'), ("", "", '"A"}')], [("a", "look", WHOLE_A)]),
+    ([("a", "look", "{}"), ("a", "look", "{}")], [("a", "look", "{}")]),
+    ([("a", "look", "{}"), ("b", "look", WHOLE_A)], [("a", "look", "{}"), ("b", "look", WHOLE_A)]),
+    ([("a", "look", WHOLE_A), ("a", "look", WHOLE_B)], [("a", "look", WHOLE_A + WHOLE_B)]),
+    ([("srvtoolu_1", "web_search", WHOLE_B), ("a", "look", WHOLE_A)], [("a", "look", WHOLE_A)]),
     ([("a", "look", WHOLE_A), ("b", "look", WHOLE_B)], [("a", "look", WHOLE_A), ("b", "look", WHOLE_B)]),
     ([("", "look", WHOLE_A), ("", "pay", WHOLE_B)], [("call_0", "look", WHOLE_A), ("call_1", "pay", WHOLE_B)]),
     ([("a", "look", ""), ("b", "pay", "")], [("a", "look", ""), ("b", "pay", "")]),
@@ -74,12 +91,24 @@ def test_a_call_ends_where_its_arguments_are_whole(pieces: Any, calls: Any) -> N
     assert taken(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
 
 
-def test_an_answer_with_endless_calls_is_unreadable() -> None:
+@pytest.mark.parametrize("index", [0, None])
+def test_calls_beyond_the_limit_are_not_read(index: int | None) -> None:
     draft = Draft()
-    list(draft.add(piece(tool_calls=[call(n, "a", "t", "{}") for n in range(provider.MAX_CALLS_SENT)])))
-    with pytest.raises(UpstreamUnavailable) as raised:
-        list(draft.add(piece(tool_calls=[call(-1, "a", "t", "{}")])))
-    assert raised.value.code == "model_unreadable"
+    for number in range(MAX_CALLS_SENT + 2):
+        for part in (call(index, f"id{number}", "t", "{"), call(index, None, None, "}")):
+            list(draft.add(piece(tool_calls=[part])))
+        end = closed(draft) if number >= MAX_CALLS_SENT - 1 else None
+        assert end is None or end.has_unread_calls is (number >= MAX_CALLS_SENT)
+    assert end is not None and (len(end.tool_calls), end.tool_calls[-1].raw_arguments) == (MAX_CALLS_SENT, "{}")
+
+
+def test_calls_without_arguments_before_others_count_towards_the_limit() -> None:
+    draft = Draft()
+    for number in range(MAX_CALLS_SENT // 2 + 1):
+        for part in (call(number, "a", "t", ""), call(number, "b", "t", "{"), call(number, "b", None, "}")):
+            list(draft.add(piece(tool_calls=[part])))
+    end = closed(draft)
+    assert (len(end.tool_calls), end.has_unread_calls) == (MAX_CALLS_SENT, True)
 
 
 @pytest.mark.parametrize(("content", "thought", "said"), [
@@ -88,6 +117,14 @@ def test_an_answer_with_endless_calls_is_unreadable() -> None:
     ("<think>a</think>\r\n three", "a", " three"),
     *((text, "", text) for text in (" <thin", "<thinking>x", "  Yes <think>no</think>", "\n<")),
     ("<think>all of it</thin", "all of it</thin", ""),
+    ("Hm.\n</think>\n\nYes </think>.", "Hm.\n", "Yes </think>."),
+    ("Hm.</think>Yes", "Hm.", "Yes"),
+    ("\n</think>\n\nYes", "", "Yes"),
+    ("a</think>\n<think>b</think>c", "ab", "c"),
+    ("It ends with `</think>`. Or 'so'</think> yes", "It ends with `</think>`. Or 'so'", " yes"),
+    ("So:\n```\nx</think>\n\nYes", "So:\n```\nx", "Yes"),
+    ("All of it</think>\n", "All of it", ""),
+    *((text, "", text) for text in ("Use `</think>`.", 'The tag "</think>" ends it.', "```\na</think>\n```\nb")),
     (" \n\t\u200b", "", ""),
     ("hi \ud83d\ude00 \ud83d", "", "hi \U0001f600 \ufffd"),
     ("<think>\ud83d\ude00\ud83d", "\U0001f600\ufffd", ""),
@@ -103,9 +140,10 @@ def test_content_is_read_the_same_however_it_is_cut(content: str, thought: str, 
                 heard += draft.finish("stop", Usage())
             except UpstreamUnavailable as error:
                 assert (error.code, said) == ("model_empty_answer", "")
-            texts = [(type(each), each.text) for each in heard if not isinstance(each, Complete)]
-            assert "".join(text for kind, text in texts if kind is provider.ThinkingDelta) == thought
-            assert said == "" or "".join(text for kind, text in texts if kind is provider.TextDelta) == said
+            begins = max((n for n, each in enumerate(heard) if isinstance(each, provider.TextWasThinking)), default=0)
+            thinking = [each for each in heard if isinstance(each, provider.ThinkingDelta | provider.TextWasThinking)]
+            assert "".join(each.text for each in thinking) == thought
+            assert "".join(each.text for each in heard[begins:] if isinstance(each, provider.TextDelta)) == said
 
 
 def test_text_and_arguments_count_towards_one_limit() -> None:
@@ -145,7 +183,9 @@ def test_only_a_continuation_can_end_without_a_text(reason: str) -> None:
     assert list(continuation.finish(reason, Usage())) == [closed(continuation, reason)]
     end = closed(continuation, reason)
     assert (end.finish_reason, end.truncated) == (FINISH_REASONS[reason], FINISH_REASONS[reason] != "stop")
-    if FINISH_REASONS[reason] in ("stop", "pause_turn"):
+    if FINISH_REASONS[reason] == "pause_turn":
+        assert list(alone.finish(reason, Usage())) == [closed(alone, reason)], "no attempt is wasted on a pause"
+    if FINISH_REASONS[reason] == "stop":
         with pytest.raises(UpstreamUnavailable):
             list(alone.finish(reason, Usage()))
 
@@ -187,3 +227,12 @@ def test_an_answer_beyond_its_bound_is_cut_off(name: str) -> None:
     with pytest.raises(LimitReached):  # arguments count as what is said
         for _ in range(200):
             list(draft.add(piece(tool_calls=[call(0, "a", "pay", "1234")])))
+
+
+def test_a_closing_tag_beside_separate_reasoning_is_a_word_and_a_pause_in_a_servers_tool_has_no_calls() -> None:
+    draft = Draft()
+    heard = [*draft.add(piece(reasoning_content="Hm.")), *draft.add(piece(content="See </think>."))]
+    assert heard == [provider.ThinkingDelta("Hm."), provider.TextDelta("See </think>.")]
+    paused = Draft()
+    list(paused.add(piece(tool_calls=[call(0, "srvtoolu_1", "web_search", "{}")])))
+    assert (closed(paused, "pause_turn").finish_reason, closed(paused, "pause_turn").tool_calls) == ("pause_turn", ())

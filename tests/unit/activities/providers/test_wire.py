@@ -31,14 +31,22 @@ def test_a_stream_that_is_labelled_as_json_stays_one_and_a_whole_answer_becomes_
     whole = WholeAnswer()
     assert [whole.add(piece) for piece in (b" ", b'{"error": ', b"{}}")] == [b""] * 3
     assert whole.end() == b'data: {"error": {}}\n\n'
+    pretty = WholeAnswer()
+    assert [pretty.add(piece) for piece in (b"{\n", b'"error": ', b"{}}\n", b"\n")] == [b""] * 4
+    assert pretty.end() == b'data: {"error": {}}\n\n'
+    lines = WholeAnswer()
+    assert [lines.add(piece) for piece in (b'{"a"', b": 1}\n", b'{"b": 2}\n', b"{")] == [
+        *(b"", b""),
+        *(b'{"a": 1}\n{"b": 2}\n', b"{"),
+    ]
 
 
 STREAMS = b'{"stream": true}'
 
 
 @pytest.mark.parametrize(("content_type", "request_body", "kind"), [
-    *((kind, STREAMS, LineEnds) for kind in ("text/event-stream; charset=utf-8", "application/x-ndjson", "")),
-    ("application/json", STREAMS, WholeAnswer),
+    ("application/x-ndjson", STREAMS, LineEnds),
+    *((kind, STREAMS, WholeAnswer) for kind in ("application/json", "text/plain", "text/event-stream", "")),
     ("application/json", b"{}", LineEnds),
     ("application/vnd.amazon.eventstream", STREAMS, type(None)),
     ("text/event-stream; charset=latin-1", STREAMS, type(None)),
@@ -50,18 +58,44 @@ def test_only_text_is_rewritten(content_type: str, request_body: bytes, kind: ty
 ASKED = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
 
 
+OPTIONS, STREAM = {"model", "stream"}, {"model"}
+"""What is left without `stream_options`, and without both."""
+VALIDATION = "1 validation error for Request\nstream_options\n  Extra inputs are not permitted"
+FOREIGN_LOC = "[{'loc': ('body', 'top_k'), 'msg': 'Extra inputs', 'input': {'stream': True, 'stream_options': {}}}]"
+
+
+def sentence(text: str, param: Any = None) -> Any:
+    return {"error": {"message": text, "param": param}}
+
+
 @pytest.mark.parametrize(("refusal", "left"), [
-    ({"error": {"message": "Unrecognized request argument supplied: stream_options"}}, {"model", "stream"}),
-    ({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs", "input": {}}]}, {"model", "stream"}),
-    ({"error": {"message": "You must be verified to stream this model.", "param": "stream"}}, {"model"}),
-    ("Streaming is not supported", {"model"}),
+    (sentence("Unrecognized request argument supplied: stream_options"), OPTIONS),
+    ({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted", "input": {}}]}, OPTIONS),
+    ({"detail": [{"loc": ["body", "stream_options", "include_usage"], "msg": "Extra inputs"}]}, OPTIONS),
+    *((sentence(text), OPTIONS) for text in (VALIDATION, "stream_options: Extra inputs are not permitted")),
+    (sentence("Unknown parameter: 'stream_options'."), OPTIONS),
+    (sentence("[{'loc': ('body', 'stream_options'), 'msg': 'Extra inputs', 'input': {}}]"), OPTIONS),
+    (sentence("You must be verified to stream this model.", "stream"), STREAM),
+    *((text, STREAM) for text in ("Streaming is not supported", "This model does not support streaming.")),
+    *((sentence(text), STREAM) for text in ("Error: stream must be false", "Invalid value for `stream`.")),
     ({"detail": [{"loc": ["body", "top_k"], "input": "stream"}]}, None),
-    ({"error": {"message": "max_tokens is too large"}}, None),
+    ({"detail": [{"loc": ["body", "messages", 0, "stream"], "msg": "Field required"}]}, None),
+    *((sentence(text), None) for text in ("max_tokens is too large", FOREIGN_LOC, "Invalid text: a stream of tears")),
+    *((sentence(text), None) for text in ("The words up the stream are not allowed.", "Streams of blood are bad")),
+    (sentence("Invalid value: 'stream'.", "messages"), None),
 ])  # fmt: skip
 def test_a_refusal_that_names_the_stream_is_asked_again_without_it(refusal: Any, left: set[str] | None) -> None:
     again = StreamAdapter().request_again(json.dumps(ASKED).encode(), json.dumps(refusal).encode())
     assert (set(json.loads(again)) if again else None) == left
     assert StreamAdapter().request_again(b'{"model": "m"}', json.dumps(refusal).encode()) is None
+
+
+def test_two_parameters_can_be_refused_one_after_the_other() -> None:
+    body: bytes | None = json.dumps(ASKED).encode()
+    for name in ("stream_options", "stream"):
+        assert body is not None
+        body = StreamAdapter().request_again(body, json.dumps(sentence("Unsupported", name)).encode())
+    assert body == b'{"model": "m"}'
 
 
 def test_a_message_of_anthropic_becomes_its_stream_and_another_body_stays() -> None:
