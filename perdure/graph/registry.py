@@ -11,10 +11,11 @@ from perdure.graph.topologies.clarify_solve.nodes import VIZ_NODES
 from perdure.graph.topologies.clarify_solve.spec import clarify_solve
 from perdure.graph.topologies.context_assembly.nodes import NODES as ASSEMBLY_NODES
 from perdure.graph.topologies.context_assembly.nodes import NODES_1 as ASSEMBLY_NODES_1
+from perdure.graph.topologies.context_assembly.nodes import NODES_2 as ASSEMBLY_NODES_2
 from perdure.graph.topologies.context_assembly.spec import context_assembly
 from perdure.graph.topologies.decision_hub.nodes import NODES as HUB_NODES
 from perdure.graph.topologies.decision_hub.spec import decision_hub
-from perdure.graph.topologies.skill_pipeline.nodes import NODES, NODES_3, NODES_4
+from perdure.graph.topologies.skill_pipeline.nodes import NODES, NODES_3, NODES_4, NODES_5
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from perdure.graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
 from perdure.graph.topologies.tool_loop.nodes import NODES_1 as LOOP_NODES_1
@@ -31,8 +32,10 @@ TOPOLOGIES: Final[tuple[Topology, ...]] = (
 EARLIER: Final[tuple[Topology, ...]] = (
     skill_pipeline(NODES_3, version=3),
     skill_pipeline(NODES_4, version=4),
+    skill_pipeline(NODES_5, version=5),
     tool_loop(LOOP_NODES_1, version=1),
     context_assembly(ASSEMBLY_NODES_1, version=1),
+    context_assembly(ASSEMBLY_NODES_2, version=2),
 )
 """The earlier versions that open turns may have. A version is removed when no turn of it can be open."""
 

@@ -74,7 +74,7 @@ def test_a_manifest_names_entries_limits_and_what_the_statuses_mean_and_holds_a_
     }
     assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20, "continuations": 2}
     assert manifest["statuses"] == {"pending": "running", "awaiting_hitl": "awaiting"}
-    assert manifest["version"] == 5
+    assert manifest["version"] == 6
     nodes: Any = manifest_of(TOPOLOGIES["clarify_solve"])["nodes"]
     assert [node["sub"]["name"] for node in nodes if "sub" in node] == ["viz"]
 

@@ -27,6 +27,7 @@ from perdure.graph.nodes.fields import (
     SYNTHESIS,
     error_of,
     messages_of,
+    number_of,
     outcomes_of,
     requests_of,
 )
@@ -56,6 +57,8 @@ class AwaitVerdict:
     refers: bool = False
     """True if the note about a refused round refers to the decisions' records. Otherwise it carries their text, which
     can be 100 KB for a round of 64 calls."""
+    counts: bool = False
+    """True if a refused round counts as an iteration, so that a model that repeats refused calls reaches the limit."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch for the current verdicts, which are read from their durable records every time."""
@@ -83,7 +86,8 @@ class AwaitVerdict:
         droppable = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
         gated_round = MessageRef.model_validate(state["pending_round"])
         if droppable and round_is_refused(read.verdicts):
-            return _drop_round(state, self._note(gated_round, read.verdicts))
+            patch = _drop_round(state, self._note(gated_round, read.verdicts))
+            return patch | (_count_round(state) if self.counts else {})
         calls = [call.call_id for call in gated_round.calls if not call.answer_id]
         startable = startable_calls(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
         return _replay_round(state, gated_round, startable) if startable else _pause_patch(requests)
@@ -124,6 +128,15 @@ def _drop_round(state: State, note: MessageRef) -> Patch:
         "hitl_reviewer_id": None,
         "messages": [*messages, note.model_dump(mode="json")],
     }
+
+
+def _count_round(state: State) -> Patch:
+    """Counts a refused round. The round after the last possible one ends the turn: the model can acknowledge the
+    refusal before that."""
+    iteration, limit = number_of(state, "iteration") + 1, number_of(state, "max_iterations")
+    return {"iteration": iteration} | (
+        iteration_limit_patch({**state, "iteration": iteration}) if iteration > limit else {}
+    )
 
 
 def _replay_round(state: State, gated_round: MessageRef, startable: Collection[str]) -> Patch:

@@ -330,7 +330,8 @@ class FormatContext:
 # returns to it through its own entry.
 @dataclass(frozen=True, slots=True)
 class Navigate:
-    """A node that calls the model and runs the calls of its answer, for one round at a time."""
+    """A node that calls the model and runs the calls of its answer, for one round at a time. A cut answer is continued
+    in the next step."""
 
     call_model: CallModel
     all_rounds: bool = False
@@ -348,6 +349,8 @@ class Navigate:
             patch |= await (self.call_model(after, ports) if answers else self.run_tools(after, ports))
             after = {**state, **patch}
             if answers and not after["pending_tool_calls"]:
+                if _continues(after) and after.get("continuation"):
+                    return patch
                 break
             if not (answers or self.all_rounds) and _continues(after):
                 return patch
@@ -380,8 +383,10 @@ NODES: dict[str, Node] = {
     "empathy": ReadTone(),
     "context_format": FormatContext(),
     # Messages that are sent to the turn after its safety check are unchecked, so they must not reach the answer.
-    "navigator": Navigate(CallModel(deaf=True, folds=True)),
+    "navigator": Navigate(CallModel(deaf=True, folds=True, continues=True)),
     "finalize": Finalize(),
 }
+NODES_2: dict[str, Node] = {**NODES, "navigator": Navigate(CallModel(deaf=True, folds=True))}
+"""The nodes of version 2, whose navigator continues no cut answer."""
 NODES_1: dict[str, Node] = {**NODES, "navigator": Navigate(CallModel(deaf=True), all_rounds=True)}
 """The nodes of version 1, whose navigator keeps every message and has all rounds in one step."""

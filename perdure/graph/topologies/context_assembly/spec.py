@@ -19,6 +19,7 @@ from perdure.graph.manifest import ENTRY_KIND
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
     BUDGET,
+    CONTINUATION,
     CONTROL,
     CONVERSATION,
     IDENTITY,
@@ -45,7 +46,7 @@ from perdure.graph.spec import (
 )
 from perdure.graph.state import ADDITIVE, Field, StateSchema
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Increases with every change of a node, a route or the state."""
 
 
@@ -88,7 +89,7 @@ def context_assembly(nodes: Mapping[str, Node], version: int = VERSION) -> Topol
     return Topology(
         name="context_assembly",
         version=version,
-        state=STATE,
+        state=STATE if version > 2 else STATE_2,
         nodes=_nodes(nodes),
         edges=_edges(version),
         entries={
@@ -192,9 +193,11 @@ CONTEXT: Final = (
     Field("context_guidance", ""),
 )
 
-STATE: Final = StateSchema(
+STATE_2: Final = StateSchema(
     (*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *STAGES, *VERDICTS, *CONTEXT)
 )
+"""The state of versions 1 and 2."""
+STATE: Final = StateSchema((*STATE_2.own, *CONTINUATION))
 
 
 # The routers read only the state.
@@ -209,7 +212,8 @@ async def after_context_format(state: State) -> Literal["assembled", "failed"]:
 
 
 async def after_navigator(state: State) -> Literal["more", "done"]:
-    """Routes a settled round of calls to the navigator again; an answer, an error or a pause ends the run."""
+    """Routes a settled round of calls, and a cut answer that is continued, to the navigator again. An answer, an error
+    or a pause ends the run."""
     stages = state["completed_stages"]
     answered = isinstance(stages, list) and StageId.NAVIGATOR.value in stages
     return "done" if answered or state["status"] == AWAITING_HITL else "more"

@@ -201,7 +201,7 @@ _CALL = replace(_CALL_3, folds=True, continues=True)
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),
     "memory_node": LoadMemory(),
-    "resume_guard": AwaitVerdict(refers=True),
+    "resume_guard": AwaitVerdict(refers=True, counts=True),
     "initial_llm_call": CallPhase(INITIAL, _CALL),
     "tool_node": RunTools(),
     "skill_select_node": SelectSkills(),
@@ -210,6 +210,8 @@ NODES: dict[str, Node] = {
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL),
     "output_format": FormatOutput(),
 }
+NODES_5: dict[str, Node] = {**NODES, "resume_guard": AwaitVerdict(refers=True)}
+"""The nodes of version 5, which does not count refused rounds."""
 NODES_4: dict[str, Node] = {**NODES, "resume_guard": AwaitVerdict()}
 """The nodes of version 4, whose notes about refused rounds carry the reviewers' words."""
 NODES_3: dict[str, Node] = {
