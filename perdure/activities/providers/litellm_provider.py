@@ -49,7 +49,7 @@ from perdure.activities.providers.wire import StreamAdapter
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import is_claude, with_thinking
+from perdure.core.agents.models import RESERVED_PARAMETERS, is_claude, with_thinking
 from perdure.core.agents.tool_schemas import is_strict
 from perdure.core.budgets import RequestBound
 from perdure.core.egress import NamedHost, Outbound, named_by_url
@@ -62,26 +62,6 @@ litellm.disable_hf_tokenizer_download = True  # else a model named llama-3 block
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
 _log = structlog.get_logger(__name__)
-
-RESERVED_PARAMETERS = frozenset(
-    {
-        "client",
-        "shared_session",
-        "ssl_verify",
-        "model",
-        "messages",
-        "tools",
-        "stream",
-        "stream_options",
-        "timeout",
-        "num_retries",
-        "max_retries",
-        "fallbacks",
-    }
-)
-"""Parameters that agents must not set. They would add a second layer of retries, change the form of the response, or
-bypass the egress rules."""
-
 
 _KEPT_FINISH_REASONS = {
     "refusal": "refusal",
@@ -320,7 +300,8 @@ def _secrets(request: ProviderRequest) -> list[str]:
 def _names(request: ProviderRequest) -> frozenset[str]:
     """Returns the names in the request that a provider's sentence can repeat: of its model, parameters and tools, and
     the keys of their schemas."""
-    model_names = (request.model, request.model.rpartition("/")[2])
+    parts = request.model.split("/")
+    model_names = ("/".join(parts[start:]) for start in range(len(parts)))
     functions: list[Any] = [tool["function"] for tool in request.tools]
     return frozenset((*model_names, *request.params, *(each["name"] for each in functions), *_keys(functions)))
 
