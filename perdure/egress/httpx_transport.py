@@ -79,6 +79,8 @@ class Transport(httpx.AsyncBaseTransport):
         route = route_of(self._outbound, request.url, request.extensions)
         ask_for_known_encodings(request.headers)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
+        if call.exchange is not None:
+            call.exchange.begin(f"{route.host}:{route.port}", request.url.path)
         response = await self._exchange(inner, request, call, route.host)
         again = await _request_again(request, response, call)
         return response if again is None else await self._exchange(inner, again, call, route.host, request)
@@ -98,17 +100,20 @@ class Transport(httpx.AsyncBaseTransport):
             nonlocal sent
             sent = sent or event.endswith("send_request_headers.started")
 
-        if call.deadline is not None:
+        wait = call.wait()
+        if wait is not None:
             request.extensions["trace"] = trace
         try:
-            async with asyncio.timeout(seconds_left(call.deadline)):
+            async with asyncio.timeout(wait):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise DeadlineMissed(f"{host} did not respond in time", sent=sent) from error
+            raise call.missed(host, "respond", sent=sent) from error
+        if call.exchange is not None:
+            call.exchange.respond(response.status_code, response.headers.get("content-type", ""))
         meter = _meter(self._outbound, call, request, host, response)
         assert isinstance(response.stream, httpx.AsyncByteStream)
         rewriter = _rewriter(original or request, response, call)
-        return _metered(response, meter, _Body(response.stream, meter, call.deadline, host, rewriter), rewriter)
+        return _metered(response, meter, _Body(response.stream, meter, call, host, rewriter), rewriter)
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -196,15 +201,13 @@ class _BlockingNetwork(httpcore.NetworkBackend):
 
 class _Body(httpx.AsyncByteStream):
     def __init__(
-        self, inner: httpx.AsyncByteStream, meter: Meter, deadline: float | None, host: str, rewriter: Rewriter | None
+        self, inner: httpx.AsyncByteStream, meter: Meter, call: Call, host: str, rewriter: Rewriter | None
     ) -> None:
-        self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
+        self._inner, self._meter, self._call, self._host = inner, meter, call, host
         self._rewriter = rewriter
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return read_body(
-            aiter(self._inner), self._meter, self._deadline, self._host, httpx.DecodingError, self._rewriter
-        )
+        return read_body(aiter(self._inner), self._meter, self._call, self._host, httpx.DecodingError, self._rewriter)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -241,7 +244,8 @@ def _meter(outbound: Outbound, call: Call, request: httpx.Request, host: str, re
 
 
 def _body_of(request: httpx.Request) -> bytes:
-    return request.content if isinstance(request.stream, httpx.ByteStream) else b""
+    # Not `request.content`, which a request after a redirect does not have.
+    return b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else b""
 
 
 def _rewriter(request: httpx.Request, response: httpx.Response, call: Call) -> Rewriter | None:
