@@ -12,6 +12,7 @@ import copy
 import importlib
 import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from litellm.litellm_core_utils import core_helpers
 from litellm.llms.ollama.common_utils import OllamaModelInfo
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
+from perdure.activities.providers.failures import explained, total_exceeded
 from perdure.activities.providers.masking import RequestTexts, mask
 from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
@@ -42,7 +44,7 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
-from perdure.activities.providers.refusals import StreamError
+from perdure.activities.providers.refusals import StreamError, causes
 from perdure.activities.providers.thinking import ThinkingReader
 from perdure.activities.providers.tool_refusals import with_refused_tools
 from perdure.activities.providers.wire import StreamAdapter
@@ -53,7 +55,7 @@ from perdure.core.agents.models import is_claude, with_thinking
 from perdure.core.agents.tool_schemas import is_strict
 from perdure.core.budgets import RequestBound
 from perdure.core.egress import NamedHost, Outbound, named_by_url
-from perdure.egress import Call, calling
+from perdure.egress import Call, Exchange, calling
 from perdure.egress.httpx_transport import UNGUARDED, guard
 
 litellm.suppress_debug_info = True
@@ -146,6 +148,8 @@ class LiteLLMProvider:
         core_helpers._FINISH_REASON_MAP = reasons  # type: ignore[misc]
         vendor: Any = litellm
         vendor.OllamaChatConfig = _OllamaConfig
+        # Its detector of loops also stops whole answers, such as wide tables. Budgets limit an answer.
+        vendor.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
         OllamaModelInfo.get_runtime_model_info = _free_of_charge  # type: ignore[assignment,method-assign]
         self._stream_bytes = _STREAM_OVERHEAD * outbound.answer_bytes
         self._unpriced: set[str] = set()
@@ -176,9 +180,12 @@ class LiteLLMProvider:
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
         draft = Draft(request.max_tokens, continues=request.continues, thinking=ThinkingReader(request.model))
-        deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
-        call = self._egress(request)
+        met = Exchange()
+        call = self._egress(request, met)
+        clock = asyncio.get_running_loop().time
+        grew_at = clock()
+        deadline = grew_at + request.timeout_seconds
         try:
             async with asyncio.timeout_at(deadline):
                 with calling(call):
@@ -192,10 +199,12 @@ class LiteLLMProvider:
                         chunk = await anext(chunks, None)
                 if chunk is None:
                     break
+                grew_at = clock()
                 for delta in draft.add(chunk):
                     yield delta
         except Exception as error:
-            failure = _failure_of(error, request)
+            late = total_exceeded(request.timeout_seconds, clock() - grew_at) if clock() >= deadline else None
+            failure = _failure_of(error, request, met, late=late, began=_has_begun(draft, response))
             if failure.code == CONTENT_REFUSED:
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 draft.model = draft.model or request.model
@@ -211,13 +220,22 @@ class LiteLLMProvider:
             if response is not None:
                 await response.aclose()
         draft.model = draft.model or request.model
-        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
-            yield last_chunk
+        try:
+            for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
+                yield last_chunk
+        except PerdureError as error:
+            raise _failure_of(error, request, met, began=_has_begun(draft, response)) from error
 
-    def _egress(self, request: ProviderRequest) -> Call:
+    def _egress(self, request: ProviderRequest, met: Exchange) -> Call:
         """Returns the settings of the call's HTTP request."""
-        named, adapter = _named_hosts(request), StreamAdapter()
-        return Call(named=named, stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES, adapter=adapter)
+        return Call(
+            named=_named_hosts(request),
+            stream_bytes=self._stream_bytes,
+            failure_bytes=_FAILURE_BYTES,
+            idle_seconds=request.idle_seconds if request.idle_seconds < request.timeout_seconds else None,
+            adapter=StreamAdapter(),
+            exchange=met,
+        )
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""
@@ -260,7 +278,7 @@ class _CheckedStream:
     def __init__(self, raw: Any, draft: Draft) -> None:
         self._raw = raw
         if hasattr(raw, "chunk_parser"):
-            raw.chunk_parser = _error_first(raw.chunk_parser)
+            raw.chunk_parser = _checked_parser(raw.chunk_parser)
         self._draft = draft
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
@@ -289,23 +307,41 @@ class _CheckedStream:
             await close()
 
 
-def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `parse`, a vendor's parser of chunks, which raises StreamError for an error object: LiteLLM drops its
-    code."""
+def _checked_parser(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `parse`, a vendor's parser of chunks, with two corrections. LiteLLM drops the code of an error
+    object. It invents `stop` if an answer of Anthropic ends without a reason."""
 
     def parse_or_raise(chunk: Any) -> Any:
         if isinstance(chunk, dict) and chunk.get("error"):
             raise StreamError(chunk)
-        return parse(chunk)
+        parsed = parse(chunk)
+        if isinstance(chunk, dict) and chunk.get("type") == "message_delta":
+            end: Any = chunk.get("delta")
+            if not (isinstance(end, dict) and end.get("stop_reason")):
+                for choice in getattr(parsed, "choices", None) or ():
+                    choice.finish_reason = None
+        return parsed
 
     return parse_or_raise
 
 
-def _failure_of(error: Exception, request: ProviderRequest) -> PerdureError:
+def _has_begun(draft: Draft, response: Any) -> bool:
+    """Returns whether a part of an answer was read."""
+    return draft.estimated_tokens() > 0 or _finish_reason(response) is not None
+
+
+def _failure_of(
+    error: Exception, request: ProviderRequest, met: Exchange, *, late: PerdureError | None = None, began: bool = False
+) -> PerdureError:
+    """Returns the error of a failed call, and logs it. `late` is the one to raise because the whole answer took too
+    long."""
     texts = RequestTexts(_secrets(request), _names(request), list(_strings(request.messages)))
-    failure = with_refused_tools(provider_error(error, texts), str(error), request.tools)
-    message = mask(str(error), texts)
-    _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
+    failure = late or with_refused_tools(provider_error(error, texts), str(error), request.tools)
+    failure = explained(failure, error, met, began=began)
+    known = {"model": request.model, "code": failure.code, "host": met.host, "status": met.status}
+    kinds = [type(each).__qualname__ for each in causes(error)]
+    _log.warning("model_call_failed", **known, content_type=met.media, errors=kinds)
+    _log.debug("model_call_failed_with", model=request.model, vendor_message=mask(str(error), texts))
     return failure
 
 
