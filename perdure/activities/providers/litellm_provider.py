@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import structlog
@@ -37,6 +38,8 @@ from perdure.activities.providers.provider import (
     Chunk,
     Draft,
     ProviderRequest,
+    TextDelta,
+    ThinkingDelta,
     cache_written,
     max_input_tokens,
     max_output_tokens,
@@ -180,51 +183,32 @@ class LiteLLMProvider:
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
         draft = Draft(request.max_tokens, continues=request.continues, thinking=ThinkingReader(request.model))
-        response: Any = None
-        met = Exchange()
-        call = self._egress(request, met)
-        clock = asyncio.get_running_loop().time
-        grew_at = clock()
-        deadline = grew_at + request.timeout_seconds
+        reading = _Reading(request, draft)
         try:
-            async with asyncio.timeout_at(deadline):
-                with calling(call):
-                    response = await litellm.acompletion(**_arguments(request))
-            if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
-                response.completion_stream = _CheckedStream(response.completion_stream, draft)
-            chunks = aiter(response)
-            while True:
-                async with asyncio.timeout_at(deadline):
-                    with calling(call):  # some vendors' requests are only sent here
-                        chunk = await anext(chunks, None)
-                if chunk is None:
-                    break
-                grew_at = clock()
-                for delta in draft.add(chunk):
+            async with aclosing(reading.deltas(self._egress(request, reading.met))) as deltas:
+                async for delta in deltas:
                     yield delta
         except Exception as error:
-            late = total_exceeded(request.timeout_seconds, clock() - grew_at) if clock() >= deadline else None
-            failure = _failure_of(error, request, met, late=late, began=_has_begun(draft, response))
+            failure = reading.failure_of(error)
             if failure.code == CONTENT_REFUSED:
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 draft.model = draft.model or request.model
                 for last_chunk in draft.refuse("content_filter", usage):
                     yield last_chunk
                 return
-            if isinstance(error, PerdureError) or _finish_reason(response) is None:
+            if isinstance(error, PerdureError) or reading.finish_reason is None:
                 failure.details["output_tokens"] = draft.estimated_tokens()
                 raise failure from error
             # The answer is complete; only its usage or its end was unreadable. A retry would be billed twice.
             _log.warning("model_end_unreadable", model=request.model, code=failure.code)
         finally:
-            if response is not None:
-                await response.aclose()
+            await reading.aclose()
         draft.model = draft.model or request.model
         try:
-            for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
+            for last_chunk in draft.finish(reading.finish_reason, self._usage(request, draft)):
                 yield last_chunk
         except PerdureError as error:
-            raise _failure_of(error, request, met, began=_has_begun(draft, response)) from error
+            raise reading.failure_of(error) from error
 
     def _egress(self, request: ProviderRequest, met: Exchange) -> Call:
         """Returns the settings of the call's HTTP request."""
@@ -266,6 +250,65 @@ class LiteLLMProvider:
                 _log.warning("model_without_price", model=model, cost_microusd=0)
             return 0
         return microusd(sum(parts))
+
+
+class _Reading:
+    """One answer while it is read."""
+
+    def __init__(self, request: ProviderRequest, draft: Draft) -> None:
+        self.met = Exchange()
+        self._request, self._draft = request, draft
+        self._response: Any = None
+        self._clock = asyncio.get_running_loop().time
+        self._grew_at = self._clock()
+        self._deadline = self._grew_at + request.timeout_seconds
+
+    async def deltas(self, call: Call) -> AsyncGenerator[TextDelta | ThinkingDelta, None]:
+        """Sends the request and yields the deltas of the answer."""
+        async with asyncio.timeout_at(self._deadline):
+            with calling(call):
+                response = self._response = await litellm.acompletion(**_arguments(self._request))
+        if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
+            response.completion_stream = _CheckedStream(response.completion_stream, self._draft)
+        chunks = aiter(response)
+        while True:
+            async with asyncio.timeout_at(self._deadline):
+                with calling(call):  # some vendors' requests are only sent here
+                    chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            self._grew_at = self._clock()
+            for delta in self._draft.add(chunk):
+                yield delta
+
+    @property
+    def finish_reason(self) -> object:
+        """The provider's own finish reason; None if it sent none."""
+        for name in ("received_finish_reason", "intermittent_finish_reason"):
+            if reason := getattr(self._response, name, None):
+                return reason
+        return None
+
+    def failure_of(self, error: Exception) -> PerdureError:
+        """Returns the error of a failed call, and logs it."""
+        request, met, now = self._request, self.met, self._clock()
+        texts = RequestTexts(_secrets(request), _names(request), list(_strings(request.messages)))
+        if now >= self._deadline and not isinstance(error, PerdureError):
+            failure = total_exceeded(request.timeout_seconds, now - self._grew_at)
+        else:
+            failure = with_refused_tools(provider_error(error, texts), str(error), request.tools)
+        began = self._draft.estimated_tokens() > 0 or self.finish_reason is not None
+        failure = explained(failure, error, met, began=began)
+        known = {"model": request.model, "code": failure.code, "host": met.host, "status": met.status}
+        kinds = [type(each).__qualname__ for each in causes(error)]
+        _log.warning("model_call_failed", **known, content_type=met.media, errors=kinds)
+        _log.debug("model_call_failed_with", model=request.model, vendor_message=mask(str(error), texts))
+        return failure
+
+    async def aclose(self) -> None:
+        """Ends the request."""
+        if self._response is not None:
+            await self._response.aclose()
 
 
 class _CheckedStream:
@@ -323,26 +366,6 @@ def _checked_parser(parse: Callable[..., Any]) -> Callable[..., Any]:
         return parsed
 
     return parse_or_raise
-
-
-def _has_begun(draft: Draft, response: Any) -> bool:
-    """Returns whether a part of an answer was read."""
-    return draft.estimated_tokens() > 0 or _finish_reason(response) is not None
-
-
-def _failure_of(
-    error: Exception, request: ProviderRequest, met: Exchange, *, late: PerdureError | None = None, began: bool = False
-) -> PerdureError:
-    """Returns the error of a failed call, and logs it. `late` is the one to raise because the whole answer took too
-    long."""
-    texts = RequestTexts(_secrets(request), _names(request), list(_strings(request.messages)))
-    failure = late or with_refused_tools(provider_error(error, texts), str(error), request.tools)
-    failure = explained(failure, error, met, began=began)
-    known = {"model": request.model, "code": failure.code, "host": met.host, "status": met.status}
-    kinds = [type(each).__qualname__ for each in causes(error)]
-    _log.warning("model_call_failed", **known, content_type=met.media, errors=kinds)
-    _log.debug("model_call_failed_with", model=request.model, vendor_message=mask(str(error), texts))
-    return failure
 
 
 def _secrets(request: ProviderRequest) -> list[str]:
@@ -414,11 +437,6 @@ def _named_hosts(request: ProviderRequest) -> tuple[NamedHost, ...]:
     urls = (request.params.get("api_base"), request.params.get("base_url"))
     hosts = (named_by_url(url, by_operator=False) for url in urls if isinstance(url, str))
     return tuple(host for host in hosts if host is not None)
-
-
-def _finish_reason(response: Any) -> object:
-    """Returns the provider's own finish reason; None if it sent none."""
-    return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
 
 
 def _arguments(request: ProviderRequest) -> dict[str, Any]:

@@ -97,8 +97,9 @@ class Models:
         """Returns the parameters of a call of this stage to the agent's model, or to its fallback model.
         `api_key_secret` names a secret, which becomes `api_key` here.
 
-        Raises: UpstreamRejected `model_setup` if that secret does not exist. LiteLLM would then send the environment's
-        key to any address in the parameters.
+        If that secret does not exist, LiteLLM would send the environment's key to any address in the parameters.
+
+        Raises: UpstreamRejected `model_setup` if it does not exist.
         """
         params = dict(params_of(agent.definition, stage, on_fallback=on_fallback))
         name = params.pop("api_key_secret", None)
