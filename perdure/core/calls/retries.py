@@ -29,9 +29,9 @@ PROVIDER_ERRORS = 4
 worker is not a provider error and does not count."""
 FALLBACK_SECONDS = 0.1
 """The wait before the call to the agent's fallback model, which has not requested any wait."""
-NO_MODEL = frozenset({"model_not_found", "model_billing"})
-"""Errors that no retry can fix but another model may: the provider does not have this model or does not serve the
-account."""
+NO_MODEL = frozenset({"model_not_found", "model_billing", "model_setup"})
+"""Errors that no retry can fix but another model may: the provider does not have this model, does not serve the
+account, or is not a model server."""
 REJECTED_KEY = "model_auth"
 """The error that only another key can fix."""
 TOO_LONG = "model_timeout"
