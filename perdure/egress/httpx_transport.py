@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import ssl
+import sys
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -310,6 +311,7 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     litellm.force_ipv4 = False  # it would mount the proxies of the environment
     handlers.AsyncHTTPHandler.create_async_transport = staticmethod(new_transport)
     handlers.AsyncHTTPHandler._create_async_transport = staticmethod(new_transport)
+    handlers.AsyncHTTPHandler.single_connection_post_request = _not_again
     handlers.HTTPHandler._create_sync_transport = new_blocking_transport
     if previous_rules is not None:
         litellm.client_session.close()
@@ -318,6 +320,14 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     )
     litellm.in_memory_llm_clients_cache.flush_cache()
     setattr(litellm, _RULES, outbound)
+
+
+async def _not_again(*_: Any, **__: Any) -> Any:
+    """Replaces LiteLLM's own second request after a lost connection: the provider may have worked on the first one.
+
+    It raises the exception that LiteLLM is handling.
+    """
+    raise sys.exc_info()[1] or RuntimeError("LiteLLM sends a request again without an error")
 
 
 def _context(context: ssl.SSLContext | None, verify: bool | None) -> ssl.SSLContext | None:

@@ -109,6 +109,13 @@ async def test_no_redirect_to_another_host_or_to_metadata_is_followed(provider: 
 
 
 @two_vendors
+async def test_a_lost_connection_is_one_request(provider: "LiteLLMProvider", model: str) -> None:
+    with threaded(lambda *_: asyncio.sleep(0)) as made:
+        error = await fail(provider, model, made.url)
+    assert (type(error), error.code, len(made.heads)) == (UpstreamUnavailable, "model_unavailable", 1)
+
+
+@two_vendors
 async def test_a_redirect_on_the_same_host_is_followed_until_it_is_a_loop(
     provider: "LiteLLMProvider", model: str
 ) -> None:
