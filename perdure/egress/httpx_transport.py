@@ -7,7 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import httpcore
@@ -304,9 +304,7 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     def new_transport(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
         return Transport(outbound, verify=_context(ssl_context, ssl_verify))
 
-    def new_blocking_transport(_: Any) -> BlockingTransport:
-        return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
-
+    new_blocking_transport = partial(_blocking, outbound)
     litellm.disable_aiohttp_transport = True
     litellm.force_ipv4 = False  # it would mount the proxies of the environment
     handlers.AsyncHTTPHandler.create_async_transport = staticmethod(new_transport)
@@ -320,6 +318,10 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     )
     litellm.in_memory_llm_clients_cache.flush_cache()
     setattr(litellm, _RULES, outbound)
+
+
+def _blocking(outbound: Outbound, _: object = None) -> BlockingTransport:
+    return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
 
 
 async def _not_again(*_: Any, **__: Any) -> Any:

@@ -133,7 +133,7 @@ async def test_a_missing_secret_ends_the_turn_before_any_request(
     address = await agent.begin(Step(text="hi", times=None))
     row = await agent.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=40)
     assert (row["status"], row["problem"]["code"], agent.double.requests) == ("failed", "model_setup", [])
-    assert "The secret model_key of the agent's model is not set" in row["problem"]["message"]
+    assert "model_key" in row["problem"]["message"]
 
 
 async def test_an_answer_that_takes_too_long_is_kept_and_not_repeated(
