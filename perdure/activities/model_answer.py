@@ -385,13 +385,8 @@ def reply_of(
         extends=bool(continued),
     )
     whole, tokens = received.before + text, message.tokens + estimated_tokens(received.before)
-    ref = MessageRef(
-        id=message.id,
-        role=Role.ASSISTANT,
-        text=preview(whole),
-        tokens=tokens,
-        calls=tuple(plan.ref for plan in plans),
-    )
+    refs = tuple(plan.ref for plan in plans)
+    ref = MessageRef(id=message.id, role=Role.ASSISTANT, text=preview(whole), tokens=tokens, calls=refs)
     reply = reply.model_copy(update={"message": ref, "extracted": extract_groups(call.ask.extract_pattern, whole)})
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
 

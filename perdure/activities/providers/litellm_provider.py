@@ -36,10 +36,9 @@ from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
     FAILED_REASONS,
     Chunk,
+    Delta,
     Draft,
     ProviderRequest,
-    TextDelta,
-    ThinkingDelta,
     cache_written,
     max_input_tokens,
     max_output_tokens,
@@ -243,7 +242,7 @@ class _Reading:
         self._grew_at = self._clock()
         self._deadline = self._grew_at + request.timeout_seconds
 
-    async def deltas(self, call: Call) -> AsyncGenerator[TextDelta | ThinkingDelta, None]:
+    async def deltas(self, call: Call) -> AsyncGenerator[Delta, None]:
         """Sends the request and yields the deltas of the answer."""
         async with asyncio.timeout_at(self._deadline):
             with calling(call):

@@ -142,8 +142,8 @@ def _seconds_until(value: str, now: datetime) -> float | None:
 
 
 def is_permanent(problem: Problem) -> bool:
-    """Returns whether further attempts are useless. The problem needs another configuration (a key, a model name), another
-    request (`model_refused`), or a shorter answer."""
+    """Returns whether further attempts are useless. The problem needs another configuration (a key, a model name),
+    another request (`model_refused`), or a shorter answer."""
     return problem.code in PERMANENT_CODES or problem.details.get("still_answering") is True
 
 
