@@ -44,6 +44,7 @@ MAX_CALLS = 64
 model receives and an event."""
 _NOT_RUN = f"not run: more than {MAX_CALLS} calls in one answer; ask for them again"
 _NOT_READ = f"{_NOT_RUN}. There were more calls after this one, which were not read: ask for those again too"
+_ONLY_THOUGHT = "The model returned reasoning but no answer. Raise `max_tokens`, or lower the agent's `reasoning`."
 MAX_THINKING_CHARACTERS = 16_384
 """Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
 stored."""
@@ -305,8 +306,28 @@ class StreamAccumulator:
         """Returns what happens to the answer; `WHOLE` if it has no end."""
         if self.complete is None or self.stopped:
             return Ending.WHOLE
-        has_text = bool(self.before or self.text)
-        return ending_of(self.complete.finish_reason, rule, may_continue=call.ask.may_continue, has_text=has_text)
+        if call.ask.continues and rule is OnLength.CONTINUE and self._adds_nothing(self.complete):
+            self.complete = replace(self.complete, finish_reason="length", truncated=True)
+        may_continue = call.ask.may_continue
+        return ending_of(self.complete.finish_reason, rule, may_continue=may_continue, has_text=self.has_text)
+
+    @property
+    def has_text(self) -> bool:
+        """True if there is text, including the parts that this answer continues."""
+        return bool(self.before or self.text)
+
+    def refuses_rest(self, call: ModelCall) -> bool:
+        """Returns whether the model refused to continue a cut answer."""
+        return bool(call.ask.continues) and self.complete is not None and self.complete.finish_reason == "refusal"
+
+    def _adds_nothing(self, complete: Complete) -> bool:
+        """Returns whether a continuation is empty. The answer that it should continue is then still cut."""
+        return complete.finish_reason == "stop" and not complete.tool_calls and not self.full_text.strip()
+
+    def explain(self, error: PerdureError) -> None:
+        """Adds what the answer so far says about the error."""
+        if error.code == "model_empty_answer" and self.thinking_characters:
+            error.message = _ONLY_THOUGHT
 
     def add_thinking(self, text: str, seconds: float) -> None:
         """Adds a piece of the model's reasoning that arrived `seconds` after the request."""
@@ -349,7 +370,7 @@ def reply_of(
         problem=failed,
         partial=partial,
         finish_reason=received.complete.finish_reason if received.complete and not received.stopped else "",
-        truncated=received.complete is not None and received.complete.truncated,
+        truncated=received.complete is not None and (received.complete.truncated or received.refuses_rest(call)),
         goes_on=ending is Ending.CONTINUED,
     )
     if not (text or continued) and (reply.problem or reply.goes_on):
@@ -364,13 +385,8 @@ def reply_of(
         extends=bool(continued),
     )
     whole, tokens = received.before + text, message.tokens + estimated_tokens(received.before)
-    ref = MessageRef(
-        id=message.id,
-        role=Role.ASSISTANT,
-        text=preview(whole),
-        tokens=tokens,
-        calls=tuple(plan.ref for plan in plans),
-    )
+    refs = tuple(plan.ref for plan in plans)
+    ref = MessageRef(id=message.id, role=Role.ASSISTANT, text=preview(whole), tokens=tokens, calls=refs)
     reply = reply.model_copy(update={"message": ref, "extracted": extract_groups(call.ask.extract_pattern, whole)})
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
 

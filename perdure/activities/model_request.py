@@ -11,7 +11,7 @@ from perdure.activities.dependencies import Deps
 from perdure.activities.providers.errors import problem_of_both
 from perdure.activities.providers.provider import Provider, ProviderRequest, tokens_of_request
 from perdure.activities.providers.registry import Models
-from perdure.contracts.agents import AgentDefinition, PublishedAgent
+from perdure.contracts.agents import ANSWER_SECONDS, AgentDefinition, PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply, OutputForm
 from perdure.contracts.errors import LimitReached, Problem, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.messages import MessageRef, Role
@@ -65,9 +65,6 @@ from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
 from perdure.store.turns.context import prompt_messages
 from perdure.store.turns.steer import move_to_transcript, read_joined
-
-MODEL_SECONDS = 120.0
-"""The default time limit of one answer; the graph can set another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +298,7 @@ def request_of(
         params=models.params(agent, call.ask.stage, on_fallback=claimed.on_fallback),
         output=sent_output(call.ask.output, claimed.model),
         reasoning=agent.definition.reasoning,
-        timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
+        timeout_seconds=call.ask.timeout_seconds or agent.definition.answer_seconds or ANSWER_SECONDS,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
         continues=bool(call.ask.continues),
     )

@@ -23,6 +23,7 @@ from perdure.apps.files import (
     unstorable,
     unstorable_problem,
 )
+from perdure.apps.model_settings import model_problems
 from perdure.apps.skills import Content
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.approvals import EXPIRES_SECONDS, ApprovalPolicy, OnTimeout
@@ -244,6 +245,7 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
     problems += _script_problems(value.get("script"), script_file, place, engine)
     problems += _unknown_names(value, file, content, engine)
     problems += _fallback_mistakes(value, file)
+    problems += model_problems(value, file)
     if isinstance(approvals := value.get("approvals", {}), dict):
         value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
     problems += unmet_policy(value["approvals"], file)

@@ -15,8 +15,8 @@ from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_js
 from perdure.client import ApiError, Client, Event
 from perdure.client.turns import OnBusy as OnBusyName
 from perdure.core.text import escape_terminal, one_line, pretty_json
-from perdure.core.turns import OnBusy
-from perdure.schemas.turns import Turn
+from perdure.core.turns import OnBusy, truncation_notice
+from perdure.schemas.turns import Failure, Turn
 
 VOID_NOTICE = "[discard the text above; it is repeated below]"
 _DETAIL_EVENTS = frozenset(
@@ -313,6 +313,8 @@ def _done_line(data: Mapping[str, Any]) -> str:
     line = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
     if data.get("execution_id"):
         line += f" · {data['execution_id']}"
+    if data.get("truncated"):
+        line += f"\n  ! {truncation_notice(data.get('finish_reason'))}"
     next_turn_id = data.get("left_over")
     return f"{line}\n  ~ the messages that it did not receive continue as {next_turn_id}" if next_turn_id else line
 
@@ -340,7 +342,9 @@ def _stopped_line(data: Mapping[str, Any]) -> str:
 
 
 def _failed_line(data: Mapping[str, Any]) -> str:
-    return f"  ✗ {data.get('code')}: {data.get('message')}"
+    failure = Failure(code=str(data.get("code")), message=str(data.get("message")), details=data.get("details") or {})
+    lines = [f"  ✗ {failure.code}: {failure.message}", *(f"    {line}" for line in failure.provider_answers)]
+    return "\n".join(lines)
 
 
 def _stage_line(data: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """`perdure turns`: lists, watches, answers and stops turns."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,8 @@ from perdure.cli.terminal import (
 )
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
-from perdure.schemas.turns import Failure, Turn
+from perdure.core.turns import truncation_notice
+from perdure.schemas.turns import Turn
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -89,8 +91,9 @@ def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
         ("model calls", turn.attempts),
         ("started", turn.started_at),
         ("ended", turn.ended_at),
-        ("answer ended by", _answer_end(turn)),
-        *_error_fields(turn.error),
+        ("answer ended by", turn.finish_reason),
+        ("note", truncation_notice(turn.finish_reason) if turn.truncated else ""),
+        *_error_fields(turn),
         ("does not continue", f"{turn.stuck.failures} failures: {turn.stuck.message}" if turn.stuck else ""),
         ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
         (
@@ -114,14 +117,15 @@ def _print_next_steps(turn: Turn) -> None:
         say(f"To answer: {command('turns', 'answer', turn.turn_id)} TEXT")
 
 
-def _error_fields(error: Failure | None) -> list[tuple[str, str]]:
+def _error_fields(turn: Turn) -> list[tuple[str, str]]:
+    error, again = turn.error, ""
     if error is None:
         return []
-    return [("error", f"{error.code}: {error.message}"), *(("provider", line) for line in error.provider_answers)]
-
-
-def _answer_end(turn: Turn) -> str:
-    return f"{turn.finish_reason or ''}{' (truncated)' if turn.truncated else ''}"
+    if error.retry_after_seconds and turn.ended_at:
+        at = turn.ended_at + timedelta(seconds=error.retry_after_seconds)
+        again = f"from {format_time(at)} ({error.retry_after_seconds:.0f} s after the end)"
+    answers = [("provider", line) for line in error.provider_answers]
+    return [("error", f"{error.code}: {error.message}"), *answers, ("try again", again)]
 
 
 @app.command("watch")

@@ -16,6 +16,8 @@ from perdure.contracts.values import Frozen, Tolerant
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Upper limit for one answer, in bytes. A worker holds an answer in memory several times while it reads it."""
+ANSWER_SECONDS: Final = 570.0
+"""Limit of one whole answer of a model. It leaves 30 s of the activity's time limit for the database."""
 SCRIPTED: Final = "scripted"
 """The model that needs no key: it plays the agent's script."""
 
@@ -143,6 +145,8 @@ class AgentDefinition(Frozen):
     on_length: OnLength = Field(default=OnLength.CONTINUE, exclude_if=lambda value: value is OnLength.CONTINUE)
     """The rule for an answer that the model's output limit has cut. A topology that asks its model once, such as
     `context_assembly`, keeps the cut answer under `continue` too."""
+    answer_seconds: float | None = Field(default=None, gt=0, le=ANSWER_SECONDS, exclude_if=is_empty)
+    """Limit of one whole answer of a model, in seconds. None: `ANSWER_SECONDS`. A step's own limit takes precedence."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
     """The limit of reasoning. None: the provider's default. `{}`: `high` for each model that can reason."""
     persona: str = ""

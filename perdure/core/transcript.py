@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from pydantic import JsonValue
@@ -137,7 +138,7 @@ class Segment:
 
 
 def segments_of(events: Iterable[SegmentEvent]) -> list[Segment]:
-    """Returns the segments in the order in which they started.
+    """Returns the segments in the order in which they started; the calls of one answer are in its order.
 
     They contain thinking, texts and tool calls, the user's steered messages at the model call that first received them,
     and questions to the user. A tool segment goes from pending through awaiting_approval, approved and executing to
@@ -171,7 +172,19 @@ def segments_of(events: Iterable[SegmentEvent]) -> list[Segment]:
             segment.message_id = str(data.get("message_id") or segment.message_id)
             if "approval_id" in data:
                 segment.facts["approval_id"] = data["approval_id"]
+    _sort_rounds(segments)
     return segments
+
+
+def _sort_rounds(segments: list[Segment]) -> None:
+    """Puts the adjacent calls of one answer into their order there. A call that is settled when it is planned has its
+    event before those that run."""
+    start = 0
+    for is_tool, group in groupby(segments[:], lambda each: each.kind == "tool" and each.call_id.partition(".")[0]):
+        calls = list(group)
+        if is_tool:
+            segments[start : start + len(calls)] = sorted(calls, key=lambda each: (len(each.call_id), each.call_id))
+        start += len(calls)
 
 
 def _add_text(segments: list[Segment], call_id: str, data: Mapping[str, JsonValue]) -> None:

@@ -25,6 +25,20 @@ _INPUT_TYPES_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """Allowed input types by topology. Other topologies do not interpret `input_type`."""
 
 
+_CUT_REASONS: Final[Mapping[str | None, str]] = {
+    "length": "the model reached its output limit",
+    "pause_turn": "the provider paused it",
+    "content_filter": "the provider's content filter stopped it",
+    "refusal": "the model refused to continue",
+}
+
+
+def truncation_notice(finish_reason: str | None) -> str:
+    """Returns the words for a truncated answer that ended with this reason; None if no model ended it."""
+    reason = _CUT_REASONS.get(finish_reason, "the turn ended before it was complete")
+    return f"The answer is truncated: {reason}."
+
+
 class OnBusy(StrEnum):
     """Treatment of a message if the conversation has an open turn."""
 

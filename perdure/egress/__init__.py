@@ -11,11 +11,13 @@ from perdure.egress.exchange import (
     Call,
     DeadlineMissed,
     EgressRefused,
+    IdleTooLong,
     Rewriter,
     calling,
     refusal_in,
 )
 from perdure.egress.httpx_transport import BlockingTransport, Transport, new_client
+from perdure.egress.record import Exchange
 
 __all__ = [
     "Adapter",
@@ -24,6 +26,8 @@ __all__ = [
     "Call",
     "DeadlineMissed",
     "EgressRefused",
+    "Exchange",
+    "IdleTooLong",
     "Rewriter",
     "Transport",
     "calling",

@@ -15,6 +15,7 @@ import structlog
 
 from perdure.contracts.errors import CallerError
 from perdure.core.egress import NamedHost, Outbound, canonical_host, proxied_refusal_of, refusal_of
+from perdure.egress.record import Exchange
 
 ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 """The encodings to request. zlib decompresses them piece by piece, so that a compression bomb stops at the limit."""
@@ -49,6 +50,10 @@ class DeadlineMissed(TimeoutError):
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class IdleTooLong(DeadlineMissed):
+    """The exchange was silent for longer than the call waits for the next byte."""
 
 
 class Rewriter(Protocol):
@@ -89,7 +94,23 @@ class Call:
     """Limit of the body of an error response; the rest is cut off."""
     deadline: float | None = None
     """Time on the `time.monotonic` clock by which the last byte must have arrived."""
+    idle_seconds: float | None = None
+    """Maximum time without a byte, before the response and within it."""
     adapter: Adapter | None = None
+    exchange: Exchange | None = None
+    """The record that `Transport` fills in; no other transport does."""
+
+    def wait(self) -> float | None:
+        """Returns the seconds in which the next byte must arrive; None if there is no limit."""
+        limits = [each for each in (seconds_left(self.deadline), self.idle_seconds) if each is not None]
+        return min(limits, default=None)
+
+    def missed(self, host: str, what: str, *, sent: bool) -> DeadlineMissed:
+        """Returns the error of a response that did not arrive within `wait()`."""
+        remaining = seconds_left(self.deadline)
+        if self.idle_seconds is not None and (remaining is None or remaining > 0):
+            return IdleTooLong(f"{host} sent nothing for {self.idle_seconds:g} s", sent=sent)
+        return DeadlineMissed(f"{host} did not {what} in time", sent=sent)
 
 
 _DEFAULT_CALL = Call()
@@ -139,6 +160,7 @@ class Route:
     """The route of a request."""
 
     host: str
+    port: int
     proxied: bool
 
 
@@ -162,11 +184,11 @@ def route_of(outbound: Outbound, url: Url, extensions: MutableMapping[str, Any])
     if not outbound.proxy or any(
         named_host.is_of(name, port_number) for named_host in (*outbound.named, *current_call().named)
     ):
-        return Route(name, proxied=False)
+        return Route(name, port_number, proxied=False)
     reason = proxied_refusal_of(name, port_number)
     if reason is not None:
         raise logged_refusal(name, reason)
-    return Route(name, proxied=True)
+    return Route(name, port_number, proxied=True)
 
 
 def check_addresses(outbound: Outbound, host: str, port: int, addresses: list[str]) -> None:
@@ -321,7 +343,7 @@ def read_headers(
 async def read_body(
     received: AsyncIterator[bytes],
     meter: Meter,
-    deadline: float | None,
+    call: Call,
     host: str,
     decoding_error: type[Exception],
     rewriter: Rewriter | None = None,
@@ -333,16 +355,18 @@ async def read_body(
     """
     while not meter.closed:
         try:
-            async with asyncio.timeout(seconds_left(deadline)):
+            async with asyncio.timeout(call.wait()):
                 data = await anext(received, None)
         except TimeoutError as error:
-            raise DeadlineMissed(f"{host} did not complete its response in time", sent=True) from error
+            raise call.missed(host, "complete its response", sent=True) from error
         if data is None:
             if rewriter is not None and (rest := rewriter.end()):
                 yield rest
             return
         try:
             for piece in meter.unpack(data):
+                if call.exchange is not None:
+                    call.exchange.read(piece)
                 yield piece if rewriter is None else rewriter.add(piece)
         except zlib.error as error:
             raise decoding_error(f"{host}: {error}") from error

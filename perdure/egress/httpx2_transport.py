@@ -9,8 +9,8 @@ import httpx2
 
 from perdure.core.egress import Outbound
 from perdure.egress.exchange import (
+    Call,
     CheckedNetwork,
-    DeadlineMissed,
     Meter,
     ask_for_known_encodings,
     current_call,
@@ -18,7 +18,6 @@ from perdure.egress.exchange import (
     read_body,
     read_headers,
     route_of,
-    seconds_left,
 )
 
 _FAILURES = (httpcore2.ConnectError, httpcore2.ConnectTimeout)
@@ -51,13 +50,13 @@ class Transport2(httpx2.AsyncBaseTransport):
         ask_for_known_encodings(request.headers)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
         try:
-            async with asyncio.timeout(seconds_left(call.deadline)):
+            async with asyncio.timeout(call.wait()):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise DeadlineMissed(f"{route.host} did not respond in time", sent=True) from error
+            raise call.missed(route.host, "respond", sent=True) from error
         meter = Meter(self._outbound, call, request.method, route.host, response.status_code, response.headers)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        body = _Body(response.stream, meter, call.deadline, route.host)
+        body = _Body(response.stream, meter, call, route.host)
         headers = read_headers(response.headers.raw, meter)
         return httpx2.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
 
@@ -73,11 +72,11 @@ class _Network(CheckedNetwork[httpcore2.AsyncNetworkStream], httpcore2.AsyncNetw
 
 
 class _Body(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, meter: Meter, deadline: float | None, host: str) -> None:
-        self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
+    def __init__(self, inner: httpx2.AsyncByteStream, meter: Meter, call: Call, host: str) -> None:
+        self._inner, self._meter, self._call, self._host = inner, meter, call, host
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return read_body(aiter(self._inner), self._meter, self._deadline, self._host, httpx2.DecodingError)
+        return read_body(aiter(self._inner), self._meter, self._call, self._host, httpx2.DecodingError)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

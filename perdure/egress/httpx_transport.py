@@ -3,10 +3,11 @@
 import asyncio
 import importlib
 import ssl
+import sys
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import httpcore
@@ -82,6 +83,8 @@ class Transport(httpx.AsyncBaseTransport):
         route = route_of(self._outbound, request.url, request.extensions)
         ask_for_known_encodings(request.headers)
         inner = self._proxied if route.proxied and self._proxied is not None else self._direct
+        if call.exchange is not None:
+            call.exchange.begin(f"{route.host}:{route.port}", request.url.path)
         response, sent = await self._exchange(inner, request, call, route.host), request
         for _ in range(_MORE_REQUESTS):
             again = await _request_again(sent, response, call)
@@ -105,17 +108,20 @@ class Transport(httpx.AsyncBaseTransport):
             nonlocal sent
             sent = sent or event.endswith("send_request_headers.started")
 
-        if call.deadline is not None:
+        wait = call.wait()
+        if wait is not None:
             request.extensions["trace"] = trace
         try:
-            async with asyncio.timeout(seconds_left(call.deadline)):
+            async with asyncio.timeout(wait):
                 response = await inner.handle_async_request(request)
         except TimeoutError as error:
-            raise DeadlineMissed(f"{host} did not respond in time", sent=sent) from error
+            raise call.missed(host, "respond", sent=sent) from error
+        if call.exchange is not None:
+            call.exchange.respond(response.status_code, response.headers.get("content-type", ""))
         meter = _meter(self._outbound, call, request, host, response)
         assert isinstance(response.stream, httpx.AsyncByteStream)
         rewriter = _rewriter(original or request, response, call)
-        return _metered(response, meter, _Body(response.stream, meter, call.deadline, host, rewriter), rewriter)
+        return _metered(response, meter, _Body(response.stream, meter, call, host, rewriter), rewriter)
 
     async def aclose(self) -> None:
         """Closes every connection."""
@@ -203,15 +209,13 @@ class _BlockingNetwork(httpcore.NetworkBackend):
 
 class _Body(httpx.AsyncByteStream):
     def __init__(
-        self, inner: httpx.AsyncByteStream, meter: Meter, deadline: float | None, host: str, rewriter: Rewriter | None
+        self, inner: httpx.AsyncByteStream, meter: Meter, call: Call, host: str, rewriter: Rewriter | None
     ) -> None:
-        self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
+        self._inner, self._meter, self._call, self._host = inner, meter, call, host
         self._rewriter = rewriter
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return read_body(
-            aiter(self._inner), self._meter, self._deadline, self._host, httpx.DecodingError, self._rewriter
-        )
+        return read_body(aiter(self._inner), self._meter, self._call, self._host, httpx.DecodingError, self._rewriter)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -248,7 +252,8 @@ def _meter(outbound: Outbound, call: Call, request: httpx.Request, host: str, re
 
 
 def _body_of(request: httpx.Request) -> bytes:
-    return request.content if isinstance(request.stream, httpx.ByteStream) else b""
+    # Not `request.content`, which a request after a redirect does not have.
+    return b"".join(request.stream) if isinstance(request.stream, httpx.ByteStream) else b""
 
 
 def _rewriter(request: httpx.Request, response: httpx.Response, call: Call) -> Rewriter | None:
@@ -306,13 +311,12 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     def new_transport(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
         return Transport(outbound, verify=_context(ssl_context, ssl_verify))
 
-    def new_blocking_transport(_: Any) -> BlockingTransport:
-        return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
-
+    new_blocking_transport = partial(_blocking, outbound)
     litellm.disable_aiohttp_transport = True
     litellm.force_ipv4 = False  # it would mount the proxies of the environment
     handlers.AsyncHTTPHandler.create_async_transport = staticmethod(new_transport)
     handlers.AsyncHTTPHandler._create_async_transport = staticmethod(new_transport)
+    handlers.AsyncHTTPHandler.single_connection_post_request = _not_again
     handlers.HTTPHandler._create_sync_transport = new_blocking_transport
     if previous_rules is not None:
         litellm.client_session.close()
@@ -321,6 +325,18 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     )
     litellm.in_memory_llm_clients_cache.flush_cache()
     setattr(litellm, _RULES, outbound)
+
+
+def _blocking(outbound: Outbound, _: object = None) -> BlockingTransport:
+    return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
+
+
+async def _not_again(*_: Any, **__: Any) -> Any:
+    """Replaces LiteLLM's own second request after a lost connection: the provider may have worked on the first one.
+
+    It raises the exception that LiteLLM is handling.
+    """
+    raise sys.exc_info()[1] or RuntimeError("LiteLLM sends a request again without an error")
 
 
 def _context(context: ssl.SSLContext | None, verify: bool | None) -> ssl.SSLContext | None:

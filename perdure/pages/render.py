@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from perdure.core.text import duration_text, flat, format_age, format_size, format_time_left, one_line, printable_runs
+from perdure.core.turns import truncation_notice
 from perdure.pages.request import BrowserRequest, typed_texts
 from perdure.schemas.approvals import signed_in_words, subject
 
@@ -265,6 +266,7 @@ def _create_environment() -> Environment:
         asset=asset_url, as_json=as_json, fresh_key=fresh_key, subject=subject, typed_texts=typed_texts
     )
     environment.globals.update(is_table_plan=is_table_plan, resume_program=resume_program)
+    environment.globals.update(truncation_notice=truncation_notice)
     return environment
 
 

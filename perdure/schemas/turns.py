@@ -70,6 +70,8 @@ class Failure(Answer):
     """If a model's provider refused: `model`, and of its answer `status`, `vendor_code`, `param` and `sentence`
     without content. If a fallback model failed too: `first`, with these fields, `code` and `message` of the agent's own
     model."""
+    retry_after_seconds: float | None = None
+    """The wait that the provider named, from the end of the turn."""
 
     @property
     def provider_answers(self) -> list[str]:

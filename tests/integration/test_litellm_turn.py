@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from perdure.activities import model_request
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import Limits, TurnStatus
@@ -104,7 +105,8 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
 async def test_an_unreadable_or_cut_answer_is_retried_and_its_text_is_void(agent: LitellmAgent, fault: Fault) -> None:
     address, row = await agent.run_to_end(Step(text="half an answer ", fault=fault), Step(text="whole"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "whole", 2)
-    assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == ["model_unavailable"]
+    code = "model_unreadable" if fault is Fault.GARBAGE else "model_unavailable"
+    assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == [code]
     assert [each["content"] for each in await agent.assistant_messages(address)] == ["whole"]
     assert text_of(await agent.seen_by_reader(address)) == "whole"
 
@@ -119,6 +121,28 @@ async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_i
     assert "A long story." in whole and "A long story." not in half
     assert [told["code"] for told in await agent.data(address, TRANSIENT_ERROR)] == ["context_overflow"]
     assert len(await agent.served.transcript(first)) == 1, "what is stored stays whole"
+
+
+async def test_a_missing_secret_ends_the_turn_before_any_request(
+    agent: LitellmAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    monkeypatch.setattr(agent.served.harness.deps.models, "_secret_of", lambda name: None)
+    address = await agent.begin(Step(text="hi", times=None))
+    row = await agent.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=40)
+    assert (row["status"], row["problem"]["code"], agent.double.requests) == ("failed", "model_setup", [])
+    assert "model_key" in row["problem"]["message"]
+
+
+async def test_an_answer_that_takes_too_long_is_kept_and_not_repeated(
+    agent: LitellmAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_request, "ANSWER_SECONDS", 1.0)
+    address, row = await agent.run_to_end(Step(text="word " * 100, token_seconds=0.05, times=None))
+    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", "model_timeout", 1)
+    assert row["problem"]["details"]["limit_seconds"] == 1.0 and "limit of 1 s" in row["problem"]["message"]
+    ((said, partial),) = [(each["content"], each["partial"]) for each in await agent.assistant_messages(address)]
+    assert partial and said.startswith("word word")
 
 
 async def test_an_endless_answer_is_cut_at_the_turns_limit_and_kept(agent: LitellmAgent) -> None:

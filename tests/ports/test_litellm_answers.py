@@ -143,6 +143,12 @@ async def test_line_ends_of_unicode_end_no_line_on_any_wire(client: RecordingCli
     assert client.text == "one\u2028 two\u0085 three\u2029 four"
 
 
+@pytest.mark.parametrize("model", [OPENAI, CLAUDE])
+async def test_equal_pieces_are_an_answer(client: RecordingClient, model: str) -> None:
+    await client.ask(Step(text="---- " * 500), model=model)
+    assert client.text == "---- " * 500
+
+
 async def test_text_that_postgres_cannot_store_is_repaired(client: RecordingClient) -> None:
     await client.ask(Step(fault=Fault.LONE_SURROGATES))
     assert client.text == "half a \ufffd face and a \ufffd."

@@ -108,6 +108,27 @@ async def test_no_redirect_to_another_host_or_to_metadata_is_followed(provider: 
     assert other.heads == []
 
 
+@two_vendors
+async def test_a_lost_connection_is_one_request(provider: "LiteLLMProvider", model: str) -> None:
+    with threaded(lambda *_: asyncio.sleep(0)) as made:
+        error = await fail(provider, model, made.url)
+    assert (type(error), error.code, len(made.heads)) == (UpstreamUnavailable, "model_unavailable", 1)
+
+
+@two_vendors
+async def test_a_redirect_on_the_same_host_is_followed_until_it_is_a_loop(
+    provider: "LiteLLMProvider", model: str
+) -> None:
+    answers = [says(307, b"", "location: /moved", "connection: close"), says(401, b"{}", JSON, "connection: close")]
+    with threaded(lambda *streams: answers[min(len(made.heads), 2) - 1](*streams)) as made:
+        followed = await fail(provider, model, made.url)
+    assert (followed.code, [head.split(" ")[1] for head in made.heads][1:]) == ("model_auth", ["/moved"])
+    with threaded(answers[0]) as made:
+        looped = await fail(provider, model, made.url)
+    assert (type(looped), looped.code) == (UpstreamRejected, "model_setup")
+    assert looped.message.startswith(f"The redirects of 127.0.0.1:{made.port} do not end")
+
+
 @pytest.mark.parametrize("model", VENDORS)
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254"])
 async def test_no_private_address_is_used(provider: "LiteLLMProvider", names: Names, model: str, address: str) -> None:

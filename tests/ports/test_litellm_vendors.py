@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import httpx
+import litellm
 import pytest
 from pydantic import JsonValue
 
@@ -21,6 +22,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.agents.models import MIN_CAP_TOKENS
 from perdure.core.agents.prompts import PromptMessage, wire_messages, with_cache_breakpoint
 from perdure.core.agents.tool_rules import function_of, sent_messages, sent_output, sent_tools
+from perdure.core.agents.vendors import PROVIDERS
 from tests.doubles.providers.client import UNWARNED, RecordingClient
 from tests.doubles.providers.script import Call, Step
 from tests.doubles.providers.server import ProviderDouble
@@ -426,3 +428,7 @@ async def test_an_answer_is_the_same_streamed_and_whole(client: RecordingClient,
     assert [(call.name, json.loads(call.raw_arguments)) for call in second.tool_calls] == [
         (call.name, json.loads(call.raw_arguments)) for call in first.tool_calls
     ]
+
+
+def test_an_agents_file_is_checked_against_the_providers_of_litellm() -> None:
+    assert {str(getattr(each, "value", each)) for each in litellm.provider_list} == PROVIDERS

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.activities.providers.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
 from perdure.activities.providers.scripted import ScriptedProvider, read_script
-from perdure.contracts.errors import UpstreamUnavailable
+from perdure.contracts.errors import UpstreamRejected
 from tests.doubles.providers.client import HELLO, UNWARNED
 from tests.doubles.providers.script import Call, Step
 from tests.doubles.providers.server import ProviderDouble
@@ -106,10 +106,10 @@ async def test_the_same_request_gets_the_same_answer(new_conversation: NewConver
 async def test_an_answer_slower_than_its_deadline_is_a_timeout(new_conversation: NewConversation) -> None:
     slow = new_conversation("word " * 100, pace_seconds=0.1, timeout_seconds=3.0)
     chunks: list[Chunk] = []
-    with pytest.raises(UpstreamUnavailable) as raised:
+    with pytest.raises(UpstreamRejected) as raised:
         async for chunk in slow.provider.stream(slow.request):
             chunks.append(chunk)
-    assert raised.value.code == "model_timeout"
+    assert raised.value.code == "model_timeout", "not retried: it would take as long again"
     assert chunks and all(isinstance(chunk, TextDelta) for chunk in chunks)
 
 

@@ -60,8 +60,11 @@ async def test_the_fallback_model_answers_if_the_first_is_unavailable(served: Se
     assert [each["data"]["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
-async def test_an_unavailable_model_is_left_immediately_and_tried_first_by_the_next_call(served: Served) -> None:
-    served.harness.model.broken[OWN] = UpstreamRejected("model_not_found", "The provider does not know this model.")
+@pytest.mark.parametrize("code", ["model_not_found", "model_setup", "model_timeout"])
+async def test_an_unavailable_model_is_left_immediately_and_tried_first_by_the_next_call(
+    served: Served, code: str
+) -> None:
+    served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider does not serve this model, or too slowly.")
     address, _ = await served.run_to_end(Line("from the other"), agent_id=TWO)
     assert asked_models(served.harness, address) == [OWN, OTHER]
     served.harness.model.broken.clear()

@@ -52,6 +52,10 @@ request above the limit of tokens per minute, which no wait helps."""
 _OVERFLOW_STATUSES = frozenset({None, 400, 413, 422, 429, 500})
 _NO_CREDIT = "credit balance is too low"
 """Anthropic's sentence, sent with a plain 400."""
+_BAD_KEY = re.compile(
+    r"\bapi[ _-]?key (is )?(not valid|invalid|expired)|\b(invalid|incorrect) api[ _-]?key", re.IGNORECASE
+)
+"""Sentences of Google and others, sent with a plain 400."""
 _FILTERED = re.compile(r"blocked by content filtering|content management policy", re.IGNORECASE)
 """Sentences of Anthropic and Azure."""
 MAX_FRAMES = 12
@@ -100,7 +104,10 @@ MODEL_REQUEST = _permanent(
     "model_bad_request", "The model provider rejected the request; check the agent's model parameters."
 )
 MODEL_SETUP = _permanent("model_setup", "The model is not configured; check the agent's model name and parameters.")
-
+MODEL_BODY_LIMIT = _permanent(
+    "model_bad_request",
+    "A server before the model refused the request as too large (413); raise its limit for the body of a request.",
+)
 MODEL_MOVED = _permanent(
     "model_setup",
     "The model provider redirected the request, which is not followed; set the agent's `api_base` to its new address.",
@@ -289,10 +296,14 @@ def _meaning_of(answer: Refusal, error: Exception) -> Meaning:
     if _NO_CREDIT in answer.message:
         return MODEL_BILLING
     said = mask(answer.message)  # a quoted text must not decide
+    if answer.status == 400 and _BAD_KEY.search(said):
+        return MODEL_AUTH
     if answer.status in _OVERFLOW_STATUSES and _OVERFLOW.search(said):
         return MODEL_OVERFLOW
     if answer.status in (None, 400) and _FILTERED.search(said):
         return MODEL_REFUSED
+    if answer.status == 413 and not codes:
+        return MODEL_BODY_LIMIT
     for base in type(error).__mro__:
         row = PROVIDER.get(f"{base.__module__}.{base.__qualname__}")
         if row in (MODEL_OVERFLOW, MODEL_REFUSED):

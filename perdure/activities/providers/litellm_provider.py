@@ -12,7 +12,9 @@ import copy
 import importlib
 import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import structlog
@@ -28,11 +30,13 @@ from litellm.litellm_core_utils import core_helpers
 from litellm.llms.ollama.common_utils import OllamaModelInfo
 
 from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
+from perdure.activities.providers.failures import explained, total_exceeded
 from perdure.activities.providers.masking import RequestTexts, mask
 from perdure.activities.providers.pieces import text_of_parts
 from perdure.activities.providers.provider import (
     FAILED_REASONS,
     Chunk,
+    Delta,
     Draft,
     ProviderRequest,
     cache_written,
@@ -42,18 +46,18 @@ from perdure.activities.providers.provider import (
     plausible_usage,
     tokens_of_request,
 )
-from perdure.activities.providers.refusals import StreamError
+from perdure.activities.providers.refusals import StreamError, causes
 from perdure.activities.providers.thinking import ThinkingReader
 from perdure.activities.providers.tool_refusals import with_refused_tools
 from perdure.activities.providers.wire import StreamAdapter
 from perdure.contracts.calls import OutputForm
 from perdure.contracts.errors import PerdureError, UpstreamRejected
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import is_claude, with_thinking
+from perdure.core.agents.models import RESERVED_PARAMETERS, is_claude, with_thinking
 from perdure.core.agents.tool_schemas import is_strict
 from perdure.core.budgets import RequestBound
 from perdure.core.egress import NamedHost, Outbound, named_by_url
-from perdure.egress import Call, calling
+from perdure.egress import Call, Exchange, calling
 from perdure.egress.httpx_transport import UNGUARDED, guard
 
 litellm.suppress_debug_info = True
@@ -62,26 +66,6 @@ litellm.disable_hf_tokenizer_download = True  # else a model named llama-3 block
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
 _log = structlog.get_logger(__name__)
-
-RESERVED_PARAMETERS = frozenset(
-    {
-        "client",
-        "shared_session",
-        "ssl_verify",
-        "model",
-        "messages",
-        "tools",
-        "stream",
-        "stream_options",
-        "timeout",
-        "num_retries",
-        "max_retries",
-        "fallbacks",
-    }
-)
-"""Parameters that agents must not set. They would add a second layer of retries, change the form of the response, or
-bypass the egress rules."""
-
 
 _KEPT_FINISH_REASONS = {
     "refusal": "refusal",
@@ -146,6 +130,8 @@ class LiteLLMProvider:
         core_helpers._FINISH_REASON_MAP = reasons  # type: ignore[misc]
         vendor: Any = litellm
         vendor.OllamaChatConfig = _OllamaConfig
+        # Its detector of loops also stops whole answers, such as wide tables. Budgets limit an answer.
+        vendor.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
         OllamaModelInfo.get_runtime_model_info = _free_of_charge  # type: ignore[assignment,method-assign]
         self._stream_bytes = _STREAM_OVERHEAD * outbound.answer_bytes
         self._unpriced: set[str] = set()
@@ -176,48 +162,43 @@ class LiteLLMProvider:
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
         draft = Draft(request.max_tokens, continues=request.continues, thinking=ThinkingReader(request.model))
-        deadline = asyncio.get_running_loop().time() + request.timeout_seconds
-        response: Any = None
-        call = self._egress(request)
+        reading = _Reading(request, draft)
         try:
-            async with asyncio.timeout_at(deadline):
-                with calling(call):
-                    response = await litellm.acompletion(**_arguments(request))
-            if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
-                response.completion_stream = _CheckedStream(response.completion_stream, draft)
-            chunks = aiter(response)
-            while True:
-                async with asyncio.timeout_at(deadline):
-                    with calling(call):  # some vendors' requests are only sent here
-                        chunk = await anext(chunks, None)
-                if chunk is None:
-                    break
-                for delta in draft.add(chunk):
+            async with aclosing(reading.deltas(self._egress(request, reading.met))) as deltas:
+                async for delta in deltas:
                     yield delta
         except Exception as error:
-            failure = _failure_of(error, request)
+            failure = reading.failure_of(error)
             if failure.code == CONTENT_REFUSED:
                 usage = self._usage(request, draft) if draft.model else Usage()  # not read, not billed
                 draft.model = draft.model or request.model
                 for last_chunk in draft.refuse("content_filter", usage):
                     yield last_chunk
                 return
-            if isinstance(error, PerdureError) or _finish_reason(response) is None:
+            if isinstance(error, PerdureError) or reading.finish_reason is None:
                 failure.details["output_tokens"] = draft.estimated_tokens()
                 raise failure from error
             # The answer is complete; only its usage or its end was unreadable. A retry would be billed twice.
             _log.warning("model_end_unreadable", model=request.model, code=failure.code)
         finally:
-            if response is not None:
-                await response.aclose()
+            await reading.aclose()
         draft.model = draft.model or request.model
-        for last_chunk in draft.finish(_finish_reason(response), self._usage(request, draft)):
-            yield last_chunk
+        try:
+            for last_chunk in draft.finish(reading.finish_reason, self._usage(request, draft)):
+                yield last_chunk
+        except PerdureError as error:
+            raise reading.failure_of(error) from error
 
-    def _egress(self, request: ProviderRequest) -> Call:
+    def _egress(self, request: ProviderRequest, met: Exchange) -> Call:
         """Returns the settings of the call's HTTP request."""
-        named, adapter = _named_hosts(request), StreamAdapter()
-        return Call(named=named, stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES, adapter=adapter)
+        return Call(
+            named=_named_hosts(request),
+            stream_bytes=self._stream_bytes,
+            failure_bytes=_FAILURE_BYTES,
+            idle_seconds=request.idle_seconds if request.idle_seconds < request.timeout_seconds else None,
+            adapter=StreamAdapter(),
+            exchange=met,
+        )
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections. The provider can be used again."""
@@ -250,6 +231,65 @@ class LiteLLMProvider:
         return microusd(sum(parts))
 
 
+class _Reading:
+    """One answer while it is read."""
+
+    def __init__(self, request: ProviderRequest, draft: Draft) -> None:
+        self.met = Exchange()
+        self._request, self._draft = request, draft
+        self._response: Any = None
+        self._clock = asyncio.get_running_loop().time
+        self._grew_at = self._clock()
+        self._deadline = self._grew_at + request.timeout_seconds
+
+    async def deltas(self, call: Call) -> AsyncGenerator[Delta, None]:
+        """Sends the request and yields the deltas of the answer."""
+        async with asyncio.timeout_at(self._deadline):
+            with calling(call):
+                response = self._response = await litellm.acompletion(**_arguments(self._request))
+        if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
+            response.completion_stream = _CheckedStream(response.completion_stream, self._draft)
+        chunks = aiter(response)
+        while True:
+            async with asyncio.timeout_at(self._deadline):
+                with calling(call):  # some vendors' requests are only sent here
+                    chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            self._grew_at = self._clock()
+            for delta in self._draft.add(chunk):
+                yield delta
+
+    @property
+    def finish_reason(self) -> object:
+        """The provider's own finish reason; None if it sent none."""
+        for name in ("received_finish_reason", "intermittent_finish_reason"):
+            if reason := getattr(self._response, name, None):
+                return reason
+        return None
+
+    def failure_of(self, error: Exception) -> PerdureError:
+        """Returns the error of a failed call, and logs it."""
+        request, met, now = self._request, self.met, self._clock()
+        texts = RequestTexts(_secrets(request), _names(request), list(_strings(request.messages)))
+        if now >= self._deadline and not isinstance(error, PerdureError):
+            failure = total_exceeded(request.timeout_seconds, now - self._grew_at)
+        else:
+            failure = with_refused_tools(provider_error(error, texts), str(error), request.tools)
+        began = self._draft.estimated_tokens() > 0 or self.finish_reason is not None
+        failure = explained(failure, error, met, began=began)
+        known = {"model": request.model, "code": failure.code, "host": met.host, "status": met.status}
+        kinds = [type(each).__qualname__ for each in causes(error)]
+        _log.warning("model_call_failed", **known, content_type=met.media, errors=kinds)
+        _log.debug("model_call_failed_with", model=request.model, vendor_message=mask(str(error), texts))
+        return failure
+
+    async def aclose(self) -> None:
+        """Ends the request."""
+        if self._response is not None:
+            await self._response.aclose()
+
+
 class _CheckedStream:
     """Wraps a vendor's stream before LiteLLM reads it. Refusals become text; contents of a wrong type become an error.
 
@@ -260,7 +300,7 @@ class _CheckedStream:
     def __init__(self, raw: Any, draft: Draft) -> None:
         self._raw = raw
         if hasattr(raw, "chunk_parser"):
-            raw.chunk_parser = _error_first(raw.chunk_parser)
+            raw.chunk_parser = _checked_parser(raw.chunk_parser)
         self._draft = draft
         aiter(raw)  # Anthropic's stream cannot be read before this call
 
@@ -289,24 +329,22 @@ class _CheckedStream:
             await close()
 
 
-def _error_first(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `parse`, a vendor's parser of chunks, which raises StreamError for an error object: LiteLLM drops its
-    code."""
+def _checked_parser(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `parse`, a vendor's parser of chunks, with two corrections. LiteLLM drops the code of an error
+    object. It invents `stop` if an answer of Anthropic ends without a reason."""
 
     def parse_or_raise(chunk: Any) -> Any:
         if isinstance(chunk, dict) and chunk.get("error"):
             raise StreamError(chunk)
-        return parse(chunk)
+        parsed = parse(chunk)
+        if isinstance(chunk, dict) and chunk.get("type") == "message_delta":
+            end: Any = chunk.get("delta")
+            if not (isinstance(end, dict) and end.get("stop_reason")):
+                for choice in getattr(parsed, "choices", None) or ():
+                    choice.finish_reason = None
+        return parsed
 
     return parse_or_raise
-
-
-def _failure_of(error: Exception, request: ProviderRequest) -> PerdureError:
-    texts = RequestTexts(_secrets(request), _names(request), list(_strings(request.messages)))
-    failure = with_refused_tools(provider_error(error, texts), str(error), request.tools)
-    message = mask(str(error), texts)
-    _log.debug("model_call_failed", model=request.model, code=failure.code, vendor_message=message)
-    return failure
 
 
 def _secrets(request: ProviderRequest) -> list[str]:
@@ -320,7 +358,8 @@ def _secrets(request: ProviderRequest) -> list[str]:
 def _names(request: ProviderRequest) -> frozenset[str]:
     """Returns the names in the request that a provider's sentence can repeat: of its model, parameters and tools, and
     the keys of their schemas."""
-    model_names = (request.model, request.model.rpartition("/")[2])
+    parts = request.model.split("/")
+    model_names = ("/".join(parts[start:]) for start in range(len(parts)))
     functions: list[Any] = [tool["function"] for tool in request.tools]
     return frozenset((*model_names, *request.params, *(each["name"] for each in functions), *_keys(functions)))
 
@@ -378,11 +417,6 @@ def _named_hosts(request: ProviderRequest) -> tuple[NamedHost, ...]:
     urls = (request.params.get("api_base"), request.params.get("base_url"))
     hosts = (named_by_url(url, by_operator=False) for url in urls if isinstance(url, str))
     return tuple(host for host in hosts if host is not None)
-
-
-def _finish_reason(response: Any) -> object:
-    """Returns the provider's own finish reason; None if it sent none."""
-    return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
 
 
 def _arguments(request: ProviderRequest) -> dict[str, Any]:

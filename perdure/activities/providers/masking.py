@@ -53,6 +53,8 @@ _URL_WITH_MORE = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*[@?#]\S*", re.IGNORECASE)
 _KEY = re.compile(r"\S*\*{2,}\S*|\b(?:sk|pk|rk|xai|gsk|hf|ghp|xox[a-z]|AKIA|AIza|eyJ)[-_A-Za-z0-9]{6,}\S*")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _QUOTES = {"'": "'", '"': '"', "`": "`", "“": "”", "‘": "’", "«": "»", "„": "“"}
+_AROUND = "".join({*_QUOTES, *_QUOTES.values(), *".,;:()[]"})
+"""The characters around a name in a sentence."""
 _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
 
@@ -92,7 +94,9 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
         text = pattern.sub(MASK, text)
     text = _AFTER_KEY.sub(rf"\1{MASK}", text)
     text = _ECHO.sub(rf"\1\2{MASK}", text)
-    text = " ".join(MASK if _is_token(word) else word for word in text.split())
+    text = " ".join(
+        MASK if _is_token(word) and word.strip(_AROUND) not in request.names else word for word in text.split()
+    )
     return text if len(text) <= MAX_SENTENCE_CHARACTERS else text[: MAX_SENTENCE_CHARACTERS - 1] + MASK
 
 

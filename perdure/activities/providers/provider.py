@@ -24,7 +24,7 @@ from pydantic import JsonValue
 from perdure.activities.providers.calls import CallReader
 from perdure.activities.providers.pieces import ContentReader, Halves, Piece, text_of_parts
 from perdure.activities.providers.thinking import SignedThinking, ThinkingReader
-from perdure.contracts.agents import Reasoning
+from perdure.contracts.agents import ANSWER_SECONDS, Reasoning
 from perdure.contracts.calls import OutputAsk, OutputForm
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
@@ -74,7 +74,7 @@ class ProviderRequest:
     """OpenAI function schemas: {"type": "function", "function": {...}}."""
     params: Mapping[str, JsonValue] = field(default_factory=dict)
     """Parameters such as temperature, and `api_base` and `api_key`, which the caller has resolved."""
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = ANSWER_SECONDS
     """Limit of the whole call, from the request to the last byte."""
     idempotency_key: str = ""
     """Sent as the `Idempotency-Key` header, for providers that support it."""
@@ -86,6 +86,8 @@ class ProviderRequest:
     """Approximate limit of text, thinking and tool calls together; a longer answer is interrupted."""
     continues: bool = False
     """True if the answer continues an earlier text. That can be complete already, so that the answer can be empty."""
+    idle_seconds: float = 120.0
+    """Limit of the time without a byte, if it is less than the limit of the whole call."""
 
     @property
     def tool_names(self) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from perdure.activities.providers.masking import CODE, NAME, NO_TEXTS, RequestTe
 
 _GOOGLE_STREAM = re.compile(r"(?P<status>[A-Z][A-Z_]{3,}) - (?P<message>.+)", re.DOTALL)
 """LiteLLM's text for an error in Google's stream, whose object it drops."""
+_MAX_TEXT = 2_000
+"""Number of characters of a body that is plain text."""
 _MAX_CHAIN = 16
 """Number of chained exceptions that are searched."""
 
@@ -57,7 +59,7 @@ def read_refusal(error: BaseException) -> Refusal | None:
     """Returns the provider's answer behind an exception of LiteLLM, or None if there was none."""
     status: int | None = None
     body: object = None
-    for each in _chain(error):
+    for each in causes(error):
         if type(each).__module__.startswith("litellm.exceptions"):
             continue
         names = {f"{base.__module__}.{base.__qualname__}" for base in type(each).__mro__}
@@ -67,7 +69,7 @@ def read_refusal(error: BaseException) -> Refusal | None:
     return refusal_of(body, status) if body or status else None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Yields the exception, and those behind it, the nearest first."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -87,9 +89,13 @@ def _body_of(error: BaseException, *, is_response: bool) -> object:
     if body or not is_response:
         return body if isinstance(body, Mapping | str) else None
     try:
-        return json.loads(getattr(error, "response").content)  # noqa: B009
-    except Exception:  # not JSON, or a body that was not read
+        content: bytes = getattr(error, "response").content  # noqa: B009
+    except Exception:  # a body that was not read
         return None
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return content[:_MAX_TEXT].decode("utf-8", "replace")
 
 
 def refusal_of(body: object, status: int | None = None) -> Refusal:
@@ -99,7 +105,7 @@ def refusal_of(body: object, status: int | None = None) -> Refusal:
     inner = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(inner, Mapping):
         text = inner if isinstance(inner, str) and not inner.lstrip().startswith("<") else ""
-        return Refusal(status, message=text)
+        return Refusal(status, message=text[:_MAX_TEXT])
     details = _mappings(inner.get("details"))
     mistakes = _mappings(_mistake_list(inner))
     message = inner.get("message") or inner.get("detail")

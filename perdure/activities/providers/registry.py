@@ -7,6 +7,7 @@ event loop must continue to send heartbeats.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import product
 
 import structlog
 from pydantic import JsonValue
@@ -27,6 +28,7 @@ SecretOf = Callable[[str], str | None]
 NO_NAMED_HOSTS = Outbound()
 CHECK_SECONDS = 20.0
 """Time limit of each model's answer."""
+_SET_IT = "; set PERDURE_SECRET_ and its name in capitals for the workers that call models"
 _CHECK_MESSAGE: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
 
 
@@ -64,14 +66,16 @@ class Models:
     async def preload(self, agents: Sequence[PublishedAgent]) -> None:
         """Imports the packages of these agents' models before the worker serves, so that the first call does not wait.
 
-        Logs a warning for a daily limit under which a model cannot be called, because its price or bound is unknown,
-        and for tools that a model is not sent. Otherwise only turns would show it.
+        Logs a warning for a missing secret, and for tools that a model is not sent. Another one is for a daily limit
+        under which a model cannot be called, because its price or bound is unknown. Otherwise only turns would show it.
         """
         for agent in agents:
             if is_ambiguous(agent.definition.reasoning):
                 _log.warning("reasoning_set_twice", agent=agent.definition.id, counts="budget_tokens")
             unsent = unsent_tools(agent, loads_toolsets=loads_toolsets(agent.definition.topology))
             self.warn_of_unsent(agent, tuple(unsent))
+            if agent.definition.model != SCRIPTED:
+                self._warn_of_secrets(agent)
             for model in _real_models(agent):
                 self._check_bounds(agent, model, await self.provider(agent, model))
 
@@ -93,20 +97,31 @@ class Models:
         """Returns the parameters of a call of this stage to the agent's model, or to its fallback model.
         `api_key_secret` names a secret, which becomes `api_key` here.
 
-        Raises: UpstreamRejected `model_setup` if the secret of `fallback.credential` does not exist.
+        If that secret does not exist, LiteLLM would send the environment's key to any address in the parameters.
+
+        Raises: UpstreamRejected `model_setup` if it does not exist.
         """
-        definition = agent.definition
-        params = dict(params_of(definition, stage, on_fallback=on_fallback))
+        params = dict(params_of(agent.definition, stage, on_fallback=on_fallback))
         name = params.pop("api_key_secret", None)
-        if not isinstance(name, str):
+        if name is None:
             return params
-        if key := self._secret_of(name):
-            params["api_key"] = key
-        elif on_fallback and definition.fallback is not None and definition.fallback.credential:
-            # Without it, LiteLLM would send the environment's key to any address in the parameters.
-            message = f"The secret {name[:64]} of the agent's fallback model is not set; set it for the workers."
-            raise UpstreamRejected("model_setup", message)
-        return params
+        key = self._secret_of(name) if isinstance(name, str) else None
+        if not key:
+            owner = "agent's fallback model" if on_fallback else "agent's model"
+            raise UpstreamRejected("model_setup", f"The secret {str(name)[:64]} of the {owner} is not set{_SET_IT}.")
+        return {**params, "api_key": key}
+
+    def _warn_of_secrets(self, agent: PublishedAgent) -> None:
+        """Logs a warning for each missing secret of the agent's models. Otherwise only turns would show it."""
+        problems = dict[str, None]()
+        for stage, on_fallback in product(("", *agent.definition.stages), (False, True)):
+            try:
+                if not on_fallback or agent.definition.second_model:
+                    self.params(agent, stage, on_fallback=on_fallback)
+            except UpstreamRejected as error:
+                problems[error.message] = None
+        for problem in problems:
+            _log.warning("model_secret_not_set", agent=agent.definition.id, problem=problem)
 
 
 def _empty_request(agent: PublishedAgent, model: str) -> ProviderRequest:

@@ -32,6 +32,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from perdure.activities.providers.failures import total_exceeded
 from perdure.activities.providers.provider import (
     Chunk,
     Complete,
@@ -42,7 +43,7 @@ from perdure.activities.providers.provider import (
     tokens_of_request,
 )
 from perdure.contracts.calls import OutputForm
-from perdure.contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
+from perdure.contracts.errors import CallerError, InvariantBroken, PerdureError
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import Frozen, canonical_json
 from perdure.core.agents.prompts import PlainResult, unwrap_result
@@ -357,7 +358,7 @@ class ScriptedProvider:
                 until = min(number / pace, request.timeout_seconds)
                 await asyncio.sleep(max(0.0, started + until - loop.time()))
             if loop.time() - started >= request.timeout_seconds:
-                raise UpstreamUnavailable("model_timeout", "The model did not respond in time.")
+                raise total_exceeded(request.timeout_seconds, 0.0)
             yield TextDelta(word)
         reason: FinishReason = "tool_calls" if calls else "stop"
         yield Complete(calls, self._usage(request, len(words), calls), reason, "scripted")

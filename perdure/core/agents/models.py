@@ -37,6 +37,24 @@ PORTABLE: Final = frozenset(
 )
 """Parameters with the same meaning for every provider. All others, such as addresses, keys, API versions and headers,
 belong to one provider."""
+RESERVED_PARAMETERS = frozenset(
+    {
+        "client",
+        "shared_session",
+        "ssl_verify",
+        "model",
+        "messages",
+        "tools",
+        "stream",
+        "stream_options",
+        "timeout",
+        "num_retries",
+        "max_retries",
+        "fallbacks",
+    }
+)
+"""Parameters that agents must not set. They would add a second layer of retries, change the form of the response, or
+bypass the egress rules."""
 _BARE_NAMES: Final = (
     ("openai", ("gpt-", "chatgpt-", "o1", "o3", "o4")),
     ("anthropic", ("claude",)),

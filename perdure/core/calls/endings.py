@@ -16,8 +16,8 @@ MAX_CONTINUATIONS: Final = 2
 """The number of calls that continue one answer."""
 OUTPUT_LIMIT: Final = Problem(
     code="output_limit",
-    message="The model's answer was cut at its output limit. Raise `max_tokens` in the agent's `model_params`. For an "
-    "answer in words, `on_length` can be `continue` or `truncate`.",
+    message="The model's answer was cut at its output limit. Raise `max_tokens` of the model, or ask for a shorter "
+    "answer.",
 )
 PAUSED: Final = Problem(
     code="model_paused",
@@ -30,6 +30,7 @@ NO_OBJECT: Final[Mapping[str, Problem]] = {
     ),
 }
 """The problem of a structured output that ended so. Further calls would end in the same way."""
+_KEEP = "`on_length: truncate` keeps the cut text."
 CONTINUE: Final = (
     "Your last answer was cut off before its end. Continue exactly where it stops, without repeating any of it and "
     "without a remark about the interruption. Tool calls in it were not run: make those that are still needed again."
@@ -77,6 +78,21 @@ def ending_of(finish_reason: FinishReason, rule: OnLength, *, may_continue: bool
 def problem_of_cut(finish_reason: FinishReason) -> Problem:
     """Returns the problem of an answer that ended so and is `FAILED`."""
     return PAUSED if finish_reason == "pause_turn" else OUTPUT_LIMIT
+
+
+def output_limit(rule: OnLength, params: Mapping[str, JsonValue], *, has_text: bool, thought: bool) -> Problem:
+    """Returns the problem of an answer that was cut under the agent's `rule`, with the advice that can work.
+    `thought`: the model reasoned before it was cut."""
+    advice = ""
+    if not has_text:
+        advice = "It has no text that could be kept."
+        if thought:
+            advice += " The model used its output for reasoning: a lower `reasoning` leaves more for the answer."
+    elif length_rule(OnLength.CONTINUE, params) is OnLength.FAIL:
+        advice = f"Parts in a response format cannot be joined, so `on_length: continue` has no effect. {_KEEP}"
+    elif rule is OnLength.FAIL:
+        advice = f"`on_length: continue` has the model complete it, and {_KEEP}"
+    return OUTPUT_LIMIT.model_copy(update={"message": f"{OUTPUT_LIMIT.message} {advice}".rstrip()})
 
 
 def continuation_note(message_id: str) -> str:

@@ -29,11 +29,13 @@ PROVIDER_ERRORS = 4
 worker is not a provider error and does not count."""
 FALLBACK_SECONDS = 0.1
 """The wait before the call to the agent's fallback model, which has not requested any wait."""
-NO_MODEL = frozenset({"model_not_found", "model_billing"})
-"""Errors that no retry can fix but another model may: the provider does not have this model or does not serve the
-account."""
+NO_MODEL = frozenset({"model_not_found", "model_billing", "model_setup"})
+"""Errors that no retry can fix but another model may: the provider does not have this model, does not serve the
+account, or is not a model server."""
 REJECTED_KEY = "model_auth"
 """The error that only another key can fix."""
+TOO_LONG = "model_timeout"
+"""The error of a whole answer that takes too long, if it is not retryable. Another model may be faster."""
 TOOL_ERRORS = 5
 """The number of failed attempts after which a tool call fails."""
 ATTEMPTS = 30
@@ -89,11 +91,12 @@ def errors_allowed(*, strict: bool) -> int:
 def gives_up(code: str, *, retryable: bool, errors: int, other_key: bool) -> bool:
     """Returns whether a model cannot answer a call, so that the agent's fallback model is called.
 
-    That is the case if the model is not available, if its errors are exhausted, or if its key is rejected and the
-    fallback model has another one (`other_key`). Rejected content or a rejected request is not such a case: another
-    model would reject it, too.
+    That is the case if the model is not available, if its errors are exhausted, or if its whole answer takes too long.
+    It is also the case if its key is rejected and the fallback model has another one (`other_key`). Rejected content or
+    a rejected request is not such a case: another model would reject it, too.
     """
-    return code in NO_MODEL or (code == REJECTED_KEY and other_key) or (retryable and errors >= PROVIDER_ERRORS)
+    lasts = errors >= PROVIDER_ERRORS if retryable else code == TOO_LONG
+    return lasts or code in NO_MODEL or (code == REJECTED_KEY and other_key)
 
 
 def next_delay(retry_after: float | None) -> timedelta | None:
@@ -139,9 +142,9 @@ def _seconds_until(value: str, now: datetime) -> float | None:
 
 
 def is_permanent(problem: Problem) -> bool:
-    """Returns whether further attempts are useless. Only another configuration can correct the problem (a key, a model
-    name), or another request (`model_refused`)."""
-    return problem.code in PERMANENT_CODES
+    """Returns whether further attempts are useless. The problem needs another configuration (a key, a model name),
+    another request (`model_refused`), or a shorter answer."""
+    return problem.code in PERMANENT_CODES or problem.details.get("still_answering") is True
 
 
 def assumed_usage(request_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:

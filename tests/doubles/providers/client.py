@@ -44,6 +44,7 @@ class RecordingClient:
         messages: Sequence[dict[str, JsonValue]] = (HELLO,),
         tools: Sequence[dict[str, JsonValue]] = (),
         seconds: float = 10.0,
+        idle_seconds: float = 120.0,
         output: OutputAsk | None = None,
         reasoning: Reasoning | None = None,
         continues: bool = False,
@@ -55,7 +56,16 @@ class RecordingClient:
         self.chunks = []
         where = {**self.double.params_for(model), **params}
         request = ProviderRequest(
-            model, tuple(messages), tuple(tools), where, seconds, "turn-1.m1", output, reasoning, continues=continues
+            model,
+            tuple(messages),
+            tuple(tools),
+            where,
+            seconds,
+            "turn-1.m1",
+            output,
+            reasoning,
+            continues=continues,
+            idle_seconds=idle_seconds,
         )
         async with aclosing(self._provider.stream(request)) as stream:
             async for chunk in stream:

@@ -11,7 +11,7 @@ from perdure.activities.model_answer import MAX_THINKING_CHARACTERS, StreamAccum
 from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.activities.tool_execution import settled_answer
 from perdure.contracts import calls as contracts
-from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
+from perdure.contracts.agents import AgentDefinition, OnLength, PublishedAgent, ToolCard
 from perdure.contracts.calls import EffectClass, ModelCall, ModelCallRequest, OutputAsk, OutputForm, ToolCall
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
@@ -218,3 +218,32 @@ def test_a_tool_that_its_request_did_not_have_does_not_run(sent: tuple[str, ...]
     (made,) = plan_calls(asking(), AGENT, drafts_of([("look", '{"what": "a"}')]), sent).calls
     assert made.ref.settled and made.event is not None and made.event.kind == "tool.error"
     assert made.row.tool_version == "", "it is not a tool of the agent here"
+
+
+@pytest.mark.parametrize(("text", "reason", "expected"), [
+    ("", "stop", ("length", True, True)),
+    (" ", "stop", ("length", True, True)),
+    ("end", "stop", ("stop", False, False)),
+    ("I refuse", "refusal", ("refusal", True, False)),
+])  # fmt: skip
+def test_an_answer_without_the_rest_stays_cut(text: str, reason: Any, expected: tuple[str, bool, bool]) -> None:
+    call = asking(continues="0197f000-0000-7000-8000-000000000009", may_continue=True)
+    heard = StreamAccumulator(text=[text], before="One ", complete=Complete((), Usage(), reason, "m"))
+    reply, _ = reply_of(call, heard, None, (), heard.ending(call, OnLength.CONTINUE))
+    assert (reply.finish_reason, reply.truncated, reply.goes_on) == expected
+
+
+def test_an_empty_answer_after_reasoning_says_so() -> None:
+    heard, error = StreamAccumulator(), UpstreamUnavailable("model_empty_answer", "Empty.")
+    heard.explain(error)
+    assert error.message == "Empty."
+    heard.add_thinking("Hm.", 1.0)
+    heard.explain(error)
+    assert "reasoning" in error.message and "max_tokens" in error.message
+
+
+def test_calls_that_were_not_run_keep_their_place() -> None:
+    asked: Any = {"calls": [{"call_id": "t1.0", "tool": "a"}, {"call_id": "t1.2", "tool": "a"}]}
+    events = [*(SegmentEvent("tool.error", f"t1.{n}", {"tool": "a"}) for n in (1, 10)),
+              SegmentEvent("tools.pending", None, asked)]  # fmt: skip
+    assert [each.call_id for each in segments_of(events)] == ["t1.0", "t1.1", "t1.2", "t1.10"]

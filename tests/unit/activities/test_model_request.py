@@ -84,3 +84,14 @@ def test_a_toolset_that_is_loaded_later_displaces_no_tool_of_an_earlier_one() ->
         request_of(models, model, before, agent, claimed, [])
     assert [each["function"]["name"] for each in sent] == [LOAD_TOOLSET, *names[60:], *names[:25]]
     assert [(each["event"], each["agent"]) for each in logs] == [("tools_not_sent", "a")], "said once"
+
+
+def test_an_answer_has_the_limit_of_its_step_or_else_of_its_agent() -> None:
+    models, claimed = MessageScriptModels(MessageScriptModel()), ModelClaim(Claim.ACT, model="openai/m")
+    slow = AGENT.model_copy(update={"definition": AGENT.definition.model_copy(update={"answer_seconds": 300.0})})
+    limits = [
+        request_of(models, MessageScriptModel(), call, agent, claimed, []).timeout_seconds
+        for agent in (AGENT, slow)
+        for call in (call_of(), call_of(timeout_seconds=30.0))
+    ]
+    assert limits == [570.0, 30.0, 300.0, 30.0]

@@ -116,6 +116,7 @@ BROKEN = WHOLE | {
 }  # fmt: skip
 ROW = {"seq": 1, "at": AT, "actor": "ann", "erased": False, "kind": "approval.opened", "data": {"tool": "pay"}}
 ERASED = {"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histories": {"runs": 3, "turns_left": 2}}
+LIMITED = {"code": "model_rate_limited", "message": "Try again later.", "retry_after_seconds": 7200}
 BOTH_FAILED = {
     "code": "model_bad_request", "message": "refused",
     "details": {"model": "openai/b", "status": 400, "vendor_code": "unsupported_parameter", "param": "max_tokens",
@@ -139,6 +140,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("init FOLDER/new", [], ""),
     ("turns list", [said({"items": [TURN], "next": "more"})], "requester GET /v1/turns limit=20"),
     ("turns show t-1", [said(TURN)], "requester GET /v1/turns/t-1"),
+    ("turns show t-4", [said(TURN | {"status": "failed", "truncated": True, "ended_at": AT, "error": LIMITED})],
+     "requester GET /v1/turns/t-4"),
     ("turns show t-3", [said(TURN | {"error": BOTH_FAILED})], "requester GET /v1/turns/t-3"),
     ("turns watch t-1", [STREAM, said(APPROVAL), ENDED], "requester GET /v1/turns/t-1"),
     ("turns stop t-1", [said({"turn_id": "t-1"}, 202)], "requester POST /v1/turns/t-1/stop {}"),

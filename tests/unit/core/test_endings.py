@@ -4,7 +4,7 @@ import pytest
 from pydantic import JsonValue
 
 from perdure.contracts.agents import AgentDefinition, OnLength
-from perdure.core.calls.endings import Ending, FinishReason, continuation_note, ending_of, length_rule
+from perdure.core.calls.endings import Ending, FinishReason, continuation_note, ending_of, length_rule, output_limit
 
 GOES_ON, TRUNCATE, FAIL = OnLength
 W, C, T, F = Ending
@@ -32,4 +32,9 @@ def test_parts_in_a_response_format_are_never_joined() -> None:
     assert [length_rule(rule, formatted) for rule in OnLength] == [FAIL, TRUNCATE, FAIL]
     assert [length_rule(rule, {"response_format": None}) for rule in OnLength] == [*OnLength]
     assert "on_length" not in AgentDefinition(id="a", title="A", topology="tool_loop").model_dump(mode="json")
+    cut: list[tuple[OnLength, dict[str, JsonValue], bool]]
+    cut = [(FAIL, {}, True), (GOES_ON, formatted, True), (GOES_ON, {}, False)]
+    advice = [output_limit(rule, params, has_text=text, thought=True).message for rule, params, text in cut]
+    assert ["`on_length: continue` has the model" in each for each in advice] == [True, False, False]
+    assert ["truncate" in each for each in advice] == [True, True, False] and "reasoning" in advice[2]
     assert continuation_note("message") != continuation_note("")

@@ -20,7 +20,7 @@ from perdure.core.agents.models import (
     with_thinking,
 )
 from perdure.core.calls.arguments import read_object
-from perdure.core.calls.retries import is_permanent
+from perdure.core.calls.retries import gives_up, is_permanent
 
 CLAUDE, OPENAI, GEMINI = "anthropic/claude-sonnet-4-5", "openai/o3-mini", "gemini/gemini-2.5-pro"
 SAID: list[dict[str, JsonValue]] = [{"role": "system", "content": "base"}, {"role": "user", "content": "hello"}]
@@ -96,6 +96,9 @@ def test_structured_output_is_parsed_after_one_repair_at_most() -> None:
 def test_only_permanent_errors_are_not_retried() -> None:
     codes = ("model_auth", "model_not_found", "stopped", "model_timeout", "other")
     assert [code for code in codes if is_permanent(Problem(code=code, message="no"))] == [*codes[:3]]
+    assert is_permanent(Problem(code="model_timeout", message="no", details={"still_answering": True}))
+    for retryable, errors, falls_back in ((False, 1, True), (True, 1, False), (True, 4, True)):
+        assert gives_up("model_timeout", retryable=retryable, errors=errors, other_key=False) is falls_back
 
 
 STAGES = {
@@ -140,10 +143,25 @@ def test_another_providers_model_gets_no_address_or_key(
     assert has_other_key(agent, "plan") is (params != SHARED)
 
 
-def test_the_secret_of_a_fallback_model_must_exist() -> None:
-    definition = AgentDefinition(id="a", title="A", topology="t", model="openai/a", fallback=OTHER)
+OWN = {"model_params": {"api_base": "http://h/v1", "api_key_secret": "own"}}
+STAGED = {"stages": {"plan": AgentStage(model_params={"api_key_secret": "own"})}}
+
+
+@pytest.mark.parametrize(("fields", "on_fallback", "missing"), [
+    (OWN, False, "own"), (STAGED, False, "own"), ({**OWN, "fallback_model": "openai/b"}, True, "own"),
+    ({"model_params": {"api_key_secret": ""}}, False, ""), ({"model_params": {"api_key_secret": 5}}, False, "5"),
+    ({"fallback": OTHER}, True, "theirs"),
+])  # fmt: skip
+def test_a_named_secret_must_exist_and_no_other_key_takes_its_place(
+    fields: dict[str, Any], on_fallback: bool, missing: str
+) -> None:
+    definition = AgentDefinition(id="a", title="A", topology="t", model="openai/a", **fields)
     agent = PublishedAgent(definition=definition, cards=(), version="1")
-    assert Models({"theirs": "k"}.get).params(agent, on_fallback=True)["api_key"] == "k"
-    with pytest.raises(UpstreamRejected, match="model_setup"):
-        Models(lambda name: None).params(agent, on_fallback=True)
+    if missing.isalpha():
+        assert Models({missing: "k"}.get).params(agent, "plan", on_fallback=on_fallback)["api_key"] == "k"
+    without: tuple[dict[str, str], ...] = ({}, {missing: ""})
+    for secrets in without:
+        with pytest.raises(UpstreamRejected, match=f"secret {missing} of .* is not set") as raised:
+            Models(secrets.get).params(agent, "plan", on_fallback=on_fallback)
+        assert raised.value.code == "model_setup"
     assert "fallback" not in definition.model_copy(update={"fallback": None}).model_dump(mode="json")

@@ -108,7 +108,9 @@ async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None
     assert ends[0].usage.tokens <= most.tokens and ends[0].usage.cost_microusd <= most.cost_microusd
 
 
-async def test_a_starting_worker_names_day_limits_that_cannot_be_enforced(litellm: "LiteLLMProvider") -> None:
+async def test_a_starting_worker_names_missing_secrets_and_day_limits_that_cannot_be_enforced(
+    litellm: "LiteLLMProvider",
+) -> None:
     def agent(name: str, limits: DayLimits | None, **given: Any) -> PublishedAgent:
         definition = AgentDefinition(id=name, title="", topology="t", day_limits=limits, **given)
         return PublishedAgent(definition=definition, cards=(), version=name)
@@ -118,9 +120,11 @@ async def test_a_starting_worker_names_day_limits_that_cannot_be_enforced(litell
         agent("priced", money, model="openai/gpt-4o"),
         agent("unpriced", money, model=strange, model_params={"max_tokens": 9}),
         agent("unbounded", money, model="openai/gpt-4o", fallback_model=strange),
-        agent("free", None, model=strange),
+        agent("free", None, model=strange, model_params={"api_key_secret": "nosuchkey"}),
     ]
     with capture_logs() as logs:
         await Models(lambda name: None).preload(agents)
     told = [(log["agent"], log["code"]) for log in logs if log["event"] == "day_limit_cannot_hold"]
+    secrets = [(log["agent"], "nosuchkey" in log["problem"]) for log in logs if log["event"] == "model_secret_not_set"]
+    assert secrets == [("free", True)]
     assert told == [("unpriced", "price_unknown"), ("unbounded", "output_unbounded")]

@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from perdure.activities.providers.masking import MASK, MAX_SENTENCE_CHARACTERS, RequestTexts, mask
 
-NAMES = ("look_up", "a", "claude-3-5-sonnet-20241022")
+NAMES = ("look_up", "a", "claude-3-5-sonnet-20241022", "org/model4everyone20250101")
 KEPT = [
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
     "This model's maximum context length is 8192 tokens, and your message's is 9000.",
     "Invalid schema for function 'look_up': In context=('properties', 'a'), 'oneOf' is not permitted.",
     "tools.0.custom.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12",
     "The model `claude-3-5-sonnet-20241022` does not exist; see https://docs.example.com/models.",
+    "The model `org/model4everyone20250101` does not exist.",
     'Expected a value <= 2, but got "200" instead.',
 ]
 MASKED = [
