@@ -264,6 +264,14 @@ async def test_a_turn_of_six_hundred_rounds_of_one_call_ends_with_its_answer(
     assert len(played.runs) > 2 and len(canonical_json(played.state)) < 16 * 1024
 
 
+async def test_a_model_that_repeats_refused_calls_reaches_the_limit_of_rounds() -> None:
+    played = await begin(turn(*[Says("", (PAY,))] * 5, limits=Limits(max_iterations=2)))
+    for step in range(1, 4):
+        assert played.outcome() is Outcome.AWAITING
+        await decided(played, f"t{step}.0", V.REJECTED, "no")
+    assert (played.outcome(), played.code, len(played.turn.asks)) == (Outcome.LIMITED, "iteration_limit", 3)
+
+
 async def test_many_refused_rounds_of_many_calls_are_carried_as_one_range() -> None:
     rounds, limits = 20, Limits(max_iterations=10_000, max_tokens=10**9)
     made = turn(*[Says("", (PAY,) * 64)] * rounds, Says("I did not"), limits=limits)

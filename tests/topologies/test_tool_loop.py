@@ -19,6 +19,7 @@ from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.graph.compile import compile_topology
 from perdure.graph.registry import pinned
 from perdure.graph.spec import Outcome
+from tests.doubles.fake_context import FakeContext
 from tests.doubles.fake_turn import Args, FakeTurn, Says
 from tests.topologies.played import (
     Call,
@@ -266,15 +267,17 @@ ENDS = {
 async def test_a_cut_answer_is_continued_truncated_or_failed(
     script: list[Says], rule: OnLength, text: str, code: str, continues: list[str | None]
 ) -> None:
-    for of in ("tool_loop", "skill_pipeline"):
-        played = await begin(turn(*script, on_length=rule), of)
+    for of in ("tool_loop", "skill_pipeline", "context_assembly"):
+        context = FakeContext((), {}) if of == "context_assembly" else None
+        played = await begin(turn(*script, on_length=rule, context=context), of)
+        asks = [ask for ask in played.turn.asks if not ask.stage]
         assert (played.outcome(), played.code) == (Outcome.FAILED if code else Outcome.COMPLETED, code)
         answers = [each.text for each in played.messages if each.role is Role.ASSISTANT]
         assert answers == ([text] if text else []), "the parts are one message"
-        assert [ask.continues for ask in played.turn.asks] == continues
-        assert [ask.may_continue for ask in played.turn.asks] == [True, True, False][: len(continues)]
+        assert [ask.continues for ask in asks] == continues
+        assert [ask.may_continue for ask in asks] == [True, True, False][: len(continues)]
         assert played.turn.called == [], "a call with cut arguments never runs"
-        assert [ask.deaf for ask in played.turn.asks] == [each is not None for each in continues]
+        assert [ask.deaf for ask in asks] == [each is not None or context is not None for each in continues]
 
 
 async def test_a_continuation_can_call_tools_and_the_next_answer_has_continuations_of_its_own() -> None:
