@@ -43,7 +43,7 @@ ENDS = {
     "continued": ("desk", [cut("one two"), cut(" three"), Line(" four")], "one two three four", "stop", False, ""),
     "cut at a space": ("desk", [cut("one \n"), Line("two")], "one \ntwo", "stop", False, ""),
     "cut after two": ("desk", [cut("one"), cut(" two"), cut(" three")], "one two three", "length", True, ""),
-    "cut at its end": ("desk", [cut("one two"), Line(ends="stop")], "one two", "stop", False, ""),
+    "cut at its end": ("desk", [cut("one two"), *[Line(ends="stop")] * 2], "one two", "length", True, ""),
     "cut and filtered": ("desk", [cut("one"), Line(ends="content_filter")], "one", "content_filter", True, ""),
     "a cut call": ("desk", [cut("I", LOOK), Line(" say")], "I say", "stop", False, ""),
     "a cut call alone": ("desk", [cut("", LOOK), Line("short")], "short", "stop", False, ""),
@@ -74,8 +74,9 @@ async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
     texts = [answer] if answer else []
     assert answers == [(text, reason) for text in texts]
     assert [each["text"] for each in segments] == texts, "the reader sees one text"
+    stated = [line.ends if line.text or line.ends != "stop" else "length" for line in lines]  # nothing: still cut
     assert [(each["call_id"], each["finish_reason"]) for each in calls] == [
-        (f"m{step}", line.ends) for step, line in enumerate(lines, 1)
+        (f"m{step}", ending) for step, ending in enumerate(stated, 1)
     ], "each continuation is a call of its own, and no tool ran"
     told = await served.harness.rows(
         "SELECT data FROM events WHERE turn_id = $1 AND kind = 'generation.complete' ORDER BY seq", address.turn_id
@@ -83,7 +84,7 @@ async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
     ends = [row["data"] for row in told]
     parts = [str(answer)[each.get("start", 0) :][: each["characters"]] for each in ends if each["characters"]]
     assert parts == [line.text for line in lines if line.text], "a reader who missed tokens is sent each call's part"
-    assert [each["finish_reason"] for each in ends] == [line.ends for line in lines]
+    assert [each["finish_reason"] for each in ends] == stated
     for sent in served.sent_to_model(address)[1:]:
         assert sent[-1]["role"] == "user", "no vendor is asked to go on from a message of its own"
 
