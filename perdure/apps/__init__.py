@@ -13,6 +13,7 @@ from perdure.apps.files import AppProblem, has_mistakes
 from perdure.apps.folder import SHIPPED, App, app_folders, find_apps, load_app, load_servers
 from perdure.apps.publish import (
     assembled_tools,
+    degraded_agents,
     publish,
     skipped_agents,
     tables_of,
@@ -33,6 +34,7 @@ __all__ = [
     "app_folders",
     "assembled_tools",
     "check_source",
+    "degraded_agents",
     "find_apps",
     "first_computed_line",
     "has_mistakes",

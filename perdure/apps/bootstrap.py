@@ -27,7 +27,16 @@ import asyncpg
 
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.tools import ReportServer
-from perdure.apps import app_folders, publish, skipped_agents, tables_of, unloaded_agents, unsent_lines, with_model
+from perdure.apps import (
+    app_folders,
+    degraded_agents,
+    publish,
+    skipped_agents,
+    tables_of,
+    unloaded_agents,
+    unsent_lines,
+    with_model,
+)
 from perdure.apps.registry import AppRegistry, block_digests, discover_cards, load_apps
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
@@ -301,6 +310,7 @@ async def _publish(owner: asyncpg.Connection, registry: AppRegistry, settings: S
             agents = publish(app, core_cards, server_cards.cards)
             without_tools = skipped_agents(app, core_cards, server_cards.cards)
             _write_lines((f"warning: {line}" for line in server_cards.warnings), (), settings)
+            without_tools += degraded_agents(agents)
             _write_lines((f"warning: {line}" for line in without_tools), without_tools, settings)
             unsent = [line for agent in agents for line in unsent_lines(agent)]
             _write_lines((f"warning: {line}" for line in unsent), (), settings)

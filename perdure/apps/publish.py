@@ -35,8 +35,9 @@ def publish(
     """Returns the agents of `app`, each with its cards.
 
     The order is: core tools, the agent's own tools in its order, and the blocks of its skills that a model can see,
-    without duplicates. `server_cards` are the cards of its MCP servers, by server. An agent that names a tool that no
-    server has, or a toolset without any of its tools, is left out (`skipped_agents` returns which). Equal definitions,
+    without duplicates. `server_cards` are the cards of its MCP servers, by server. An agent is published without the
+    tools that its servers do not offer (`degraded_agents` returns which). An agent that names a toolset without any of
+    its tools is left out (`skipped_agents`). Equal definitions,
     cards, rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
@@ -68,6 +69,16 @@ def skipped_agents(
     ]
 
 
+def degraded_agents(published: Iterable[PublishedAgent]) -> list[str]:
+    """Returns a sentence for each agent that is published without tools of its servers."""
+    return [
+        f"the agent {agent.definition.id} is published without {', '.join(agent.unavailable)}, which no server offers; "
+        "start again when it does"
+        for agent in published
+        if agent.unavailable
+    ]
+
+
 def unsent_lines(agent: PublishedAgent) -> list[str]:
     """Returns a sentence for each rule of a model provider because of which `agent` is published with tools that its
     model is not sent."""
@@ -90,12 +101,9 @@ def _skip_reason(
     agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
 ) -> str:
     """Returns why `agent` cannot be published; empty if it can."""
-    missing = _missing_tools(agent, app, servers)
-    if missing:
-        return f"no server offers {', '.join(missing)}"
     known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
     unknown = [name for name in agent.toolsets if name not in known]
-    if unknown:
+    if unknown and not _missing_tools(agent, app, servers):
         return f"no tool of the agent is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
     size = plan_bytes(_publish(agent, app, core, servers), PLATFORM_RULES)
     if size <= MAX_PLAN_BYTES:
@@ -129,7 +137,10 @@ def _publish(
     tables = {name: app.tables[name].digest for block in blocks.values() for name in block.needs}
     cards = [*_tool_cards(agent, app, core, servers)]
     cards += [block_card(block, tables) for block in blocks.values() if block.llm_visible]
-    published = PublishedAgent(definition=agent, cards=tuple(cards), version="", rules=app.rules, tables=tables)
+    missing = tuple(_missing_tools(agent, app, servers))
+    published = PublishedAgent(
+        definition=agent, cards=tuple(cards), version="", rules=app.rules, tables=tables, unavailable=missing
+    )
     # Empty parts are not in the digest: agents without skills keep their previous versions.
     return published.model_copy(update={"version": digest_of(published.model_dump(mode="json", exclude={"version"}))})
 
@@ -168,9 +179,8 @@ def _tool_cards(
     for name in dict.fromkeys([*offered, *agent.tools, *assembled_tools(agent)]):
         server = server_of(name, app.servers)
         if server is not None:
-            new_cards = [
-                card for card in _cards_named(name, servers[server.name], server.prefix) if card.name not in seen
-            ]
+            offered_cards = _cards_named(name, servers.get(server.name, ()), server.prefix)
+            new_cards = [card for card in offered_cards if card.name not in seen]
             seen |= {card.name for card in new_cards}
             yield from new_cards
             continue

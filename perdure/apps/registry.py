@@ -255,7 +255,7 @@ async def discover_cards(
     A server with a lock is neither contacted nor started: its tools are those of the lock. A call is rejected if the
     server lists anything else by then (perdure/activities/toolbox/mcp/tools.py). A server without a lock that is
     unavailable does not stop publishing: its agents keep the cards of their last version. An agent that was never
-    published, or that names a tool that its server no longer has, is left out until the next start.
+    published, or that names a tool that its server no longer has, is published without the tool until the next start.
     """
     servers_in_use = [
         server
@@ -274,8 +274,8 @@ async def discover_cards(
         cards[server.name] = offer.cards if offer is not None else _published_cards(server, app, published)
         if offer is None:
             kept_count = len(cards[server.name])
-            consequence = f"its {kept_count} published tools stay unchanged" if kept_count else "its agents are skipped"
-            warnings.append(f"the app {app.name}: {consequence}")
+            kept = f"its {kept_count} published tools stay unchanged" if kept_count else "its tools are left out"
+            warnings.append(f"the app {app.name}: {kept}")
     return ServerCards(cards, tuple(warnings))
 
 

@@ -29,7 +29,7 @@ from perdure.cli.terminal import (
 )
 from perdure.client import ApiError, Client
 from perdure.client.agents import SelectableStage
-from perdure.core.agents.tool_rules import unsent_sentences
+from perdure.core.agents.tool_rules import unavailable_sentences, unsent_sentences
 from perdure.core.text import escape_terminal
 from perdure.schemas.agents import ExemptibleTool, PromptVersion, Rule
 from perdure.schemas.base import Page
@@ -87,7 +87,7 @@ def show_agent(
     say()
     rows = [(tool.name, tool.effect, "required" if tool.needs_approval else "", tool.toolset) for tool in tools.items]
     table(("tool", "effect", "approval", "toolset"), rows, "This agent has no tools.")
-    for sentence in unsent_sentences(found.not_sent):
+    for sentence in (*unavailable_sentences(found.unavailable_tools), *unsent_sentences(found.not_sent)):
         say(f"warning: {sentence}")
 
 

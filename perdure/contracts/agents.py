@@ -209,6 +209,9 @@ class PublishedAgent(Frozen):
     """The rules of its app. Those of its skills are in the skills."""
     tables: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """Digests of the tables that its code blocks need, by name. The tables are stored with the agents."""
+    unavailable: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """The names in its tools for which its MCP servers offered none when it was published. It is degraded: its turns
+    run without them until a start finds the tools."""
 
     def card(self, name: str) -> ToolCard | None:
         """Returns the card of the tool `name`, or None if the agent has no such tool."""

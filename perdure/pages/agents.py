@@ -5,7 +5,7 @@ import asyncio
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from perdure.core.agents.tool_rules import unsent_sentences
+from perdure.core.agents.tool_rules import unavailable_sentences, unsent_sentences
 from perdure.pages.diagrams import draw_graph
 from perdure.pages.render import page
 from perdure.pages.request import SignedInVisit
@@ -43,7 +43,7 @@ async def agent(visit: SignedInVisit, agent_id: str) -> HTMLResponse:
         agent=definition,
         definition=definition.model_dump(),
         tools=tools.items,
-        not_sent=unsent_sentences(definition.not_sent),
+        not_sent=[*unavailable_sentences(definition.unavailable_tools), *unsent_sentences(definition.not_sent)],
         effect_descriptions=EFFECT_DESCRIPTIONS,
         on_length_descriptions=ON_LENGTH_DESCRIPTIONS,
     )

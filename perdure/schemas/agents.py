@@ -109,6 +109,8 @@ class Agent(Answer):
     """Media types of the uploads that it supports."""
     version: str = ""
     limits: Mapping[str, Any] = {}
+    unavailable_tools: list[str] = []
+    """The names in its tools that no MCP server offered when it was published. It is degraded: it runs without them."""
     tools: list[str] = []
     """The names of the tools. For a single agent, `list_tools` returns them."""
     fallback_model: str | None = None

@@ -26,6 +26,7 @@ from perdure.egress import AnswerWithheld
 from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.sdk.parameters import Parameters, ToolDefinitionError
+from perdure.sdk.threads import run_in_thread
 
 __all__ = [
     "AnswerWithheld",
@@ -115,8 +116,8 @@ class Tool:
     """A tool: its card for the engine, and its function."""
 
     card: ToolCard
-    function: Callable[..., Awaitable[object]]
-    """The author's function."""
+    function: Callable[..., object]
+    """The author's function. If it is not `async`, it runs in a thread."""
     parameters: Parameters = field(repr=False)
     preview: ToolPreview | None = field(default=None, repr=False)
     """The read-only preview of a call, if the author wrote one."""
@@ -134,9 +135,15 @@ class Tool:
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = context
         try:
-            return result_of(await self.function(**arguments))
+            return result_of(await self._call(arguments))
         except SystemExit as error:  # it would end the worker's loop, but not its process
             raise RuntimeError("the tool called sys.exit()") from error
+
+    async def _call(self, arguments: Mapping[str, object]) -> object:
+        if not inspect.iscoroutinefunction(self.function):
+            return await run_in_thread(self.function, arguments)
+        result: object = await self.function(**arguments)
+        return result
 
 
 def tool(
@@ -155,8 +162,8 @@ def tool(
     preview: PreviewFunction | None = None,
     max_answer_bytes: int | None = None,
     version: str = "1",
-) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
-    """Makes a tool from an async function, whose docstring is the description for the model.
+) -> Callable[[Callable[..., object]], Tool]:
+    """Makes a tool from a function, whose docstring is the description for the model.
 
     - effect: read, local, keyed or opaque. It has no default, because a wrong guess doubles an effect.
     - approval: None requires one for every effect except `read`; True or False overrides that.
@@ -196,17 +203,17 @@ class _ToolOptions:
     max_answer_bytes: int | None
     version: str
 
-    def make(self, function: Callable[..., Awaitable[object]]) -> Tool:
-        """Returns the tool of an `async def` function, whose docstring is the description for the model.
+    def make(self, function: Callable[..., object]) -> Tool:
+        """Returns the tool of a function, whose docstring is the description for the model.
 
         Raises: ToolDefinitionError if the function or its settings cannot be a tool.
         """
         name = function.__name__
         effect_class = _effect_class(name, self.effect)
-        if not inspect.iscoroutinefunction(function):
-            raise ToolDefinitionError(
-                f"tool {name}: define it with `async def`; a blocking function would stop all other calls of its worker"
-            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ToolDefinitionError(f"tool {name}: return its result; a function with `yield` cannot be a tool")
+        if effect_class is EffectClass.LOCAL and not inspect.iscoroutinefunction(function):
+            raise ToolDefinitionError(f"tool {name}: a local tool needs `async def`, because its transaction does")
         description = inspect.getdoc(function)
         if not description:
             raise ToolDefinitionError(f"tool {name}: it needs a docstring, which is its description for the model")

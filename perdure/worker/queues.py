@@ -52,6 +52,7 @@ from perdure.telemetry.metrics import metrics_addresses, serve_metrics
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.client import connect, require_namespace
 from perdure.temporal.workflow_client import Notifier
+from perdure.worker.loop_watchdog import LoopWatchdog
 from perdure.worker.telemetry import ActivityMetrics, tracer_of, traces_of
 
 DRAIN_TIMEOUT = timedelta(seconds=30)
@@ -93,6 +94,9 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
         freeze_heap()
         queues = Routing.spread()
         workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
+        watchdog = LoopWatchdog(deps.toolbox.tools)
+        watchdog.start()
+        stack.callback(watchdog.stop)
         running = [asyncio.create_task(worker.run()) for worker in workers]
         await stack.enter_async_context(beating(settings.ready_file))
         if any(has_blocks(app) for app in apps):

@@ -1,6 +1,6 @@
 """Finds the function that runs an agent's tool, and the secrets that only this worker resolves."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -38,6 +38,11 @@ class Toolbox:
         self._servers = servers
         self.http = http
         self._http_by_agent = http_by_agent
+
+    @property
+    def tools(self) -> Collection[Tool]:
+        """The tools of Python functions, of every agent."""
+        return self._tools.values()
 
     def http_for(self, agent_id: str) -> httpx.AsyncClient:
         """Returns the client through which this agent's tools send."""

@@ -103,6 +103,7 @@ def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
         "limits": agent.definition.limits.model_dump(),
         "examples": list(agent.definition.examples),
         "files": list(agent.definition.files),
+        "unavailable_tools": list(agent.unavailable),
     }
 
 

@@ -118,6 +118,11 @@ def unsent_sentences(unsent: Iterable[Unsent]) -> list[str]:
     return [f"{_listed(tools)} {'is' if len(tools) == 1 else 'are'} {reason}" for reason, tools in by_reason.items()]
 
 
+def unavailable_sentences(names: Sequence[str]) -> list[str]:
+    """Returns a sentence about the names in an agent's tools that no server offered; empty without names."""
+    return [f"degraded: no MCP server offers {', '.join(names)}; start again when it does"] if names else []
+
+
 def _listed(tools: Sequence[str]) -> str:
     named = ", ".join(tools[:_MAX_NAMED_TOOLS])
     subject = f"the tool {named}" if len(tools) == 1 else f"the tools {named}"

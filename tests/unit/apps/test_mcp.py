@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.apps import App, load_app, load_servers, publish, skipped_agents
+from perdure.apps import App, degraded_agents, load_app, load_servers, publish, skipped_agents
 from perdure.apps.mcp import difference, lock_path, read_lock, write_lock
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import McpLock, McpToolListing
@@ -85,8 +85,11 @@ def test_an_agent_gets_each_of_its_named_tools_once(tmp_path: Path, tools: str, 
     offered = {"cluster": cards("cluster_a", "cluster_b")}
     published = publish(found, [], offered)
     assert [card.name for agent in published for card in agent.cards] == names
-    assert bool(skipped_agents(found, (), offered)) is not bool(names)
-    assert publish(found, []) == [] and "cluster_" in skipped_agents(found, (), {})[0]
+    assert skipped_agents(found, (), offered) == [] and bool(degraded_agents(published)) is not bool(names)
+    (degraded,) = publish(found, [])
+    assert (degraded.cards, degraded.unavailable) == ((), tuple(tools.split()))
+    assert (degraded.version == published[0].version) is not bool(names)
+    assert all(name in degraded_agents([degraded])[0] for name in tools.split())
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
 
 

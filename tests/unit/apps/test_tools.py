@@ -1,7 +1,10 @@
 """perdure/sdk/tools.py: what becomes a tool, what is refused at import, and how a call reaches the function."""
 
+import asyncio
 import json
 import re
+import threading
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -129,6 +132,31 @@ def test_a_default_that_its_own_type_would_refuse_or_change_is_not_in_the_schema
     assert defaults == {"seats": "absent", "name": "absent", "day": "2026-11-28", "share": "0.25"}
 
 
+async def test_a_plain_function_runs_in_a_thread_while_other_calls_continue() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    @tool(effect="read")
+    def wait(how: str) -> Any:
+        """Wait, and end somehow."""
+        began.set()
+        assert go_on.wait(5) and threading.current_thread().name == "tool wait"
+        if how == "exit":
+            raise SystemExit
+        return asyncio.sleep(0) if how == "awaitable" else ("done" if how == "done" else next(iter(())))
+
+    for how, error in (("done", None), ("exit", RuntimeError), ("stop", RuntimeError), ("awaitable", TypeError)):
+        began.clear()
+        go_on.clear()
+        call = asyncio.create_task(wait.run({"how": how}, context(wait.card)))
+        assert await asyncio.to_thread(began.wait, 5)
+        go_on.set()
+        if error is None:
+            assert (await call).output == "done"
+            continue
+        with pytest.raises(error):
+            await call
+
+
 async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:
     @tool(effect="read", secrets=("token",))
     async def who(ctx: ToolContext) -> JsonValue:
@@ -175,6 +203,11 @@ def _blocking() -> None:
     """Block."""
 
 
+def _yielding() -> Iterator[int]:
+    """Yield."""
+    yield 1
+
+
 async def _undescribed() -> None:
     pass
 
@@ -206,7 +239,8 @@ async def _no_json(run: type[Any]) -> None:
 @pytest.mark.parametrize(("function", "given", "name"), [
     (_described, {}, ""),
     (_described, {"effect": "write"}, "write"),
-    (_blocking, {"effect": "read"}, ""),
+    (_blocking, {"effect": "local"}, "async def"),
+    (_yielding, {"effect": "read"}, "yield"),
     (_undescribed, {"effect": "read"}, ""),
     (_untyped, {"effect": "read"}, "name"),
     (_starred, {"effect": "read"}, ""),
