@@ -14,6 +14,7 @@ _NUMBERS: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalt
 _COUNTS: Final = ("max_tokens", "max_completion_tokens")
 _ADDRESSES: Final = ("api_base", "base_url")
 _FALLBACK: Final[Place] = ("fallback", "model")
+_KEY_IN_FILE: Final = "the file contains a key; put it into PERDURE_SECRET_<NAME> and set `api_key_secret: NAME`"
 _SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -45,6 +46,8 @@ def _param_problems(stated: object, place: Place, file: YamlFile) -> Iterator[Ap
     for name, param in _mapping(stated).items():
         if name in RESERVED_PARAMETERS:
             yield _at(file, (*place, name), "this parameter is reserved; remove it")
+        elif name == "api_key" and param is not None:
+            yield file.warning((*place, name), _KEY_IN_FILE)
         elif param is not None and (mistake := _mistake(name, param)):
             yield _at(file, (*place, name), mistake)
         if name == "api_key_secret":
@@ -54,8 +57,6 @@ def _param_problems(stated: object, place: Place, file: YamlFile) -> Iterator[Ap
 def _mistake(name: str, param: object) -> str:
     """Returns what is wrong with the parameter; empty if nothing is."""
     is_number = isinstance(param, int | float) and not isinstance(param, bool)
-    if name == "api_key":
-        return "a key must not be in the file; put it into PERDURE_SECRET_<NAME> and set `api_key_secret: NAME`"
     if name in _NUMBERS and not is_number:
         return "must be a number"
     if name in _COUNTS and not (is_number and isinstance(param, int) and param > 0):

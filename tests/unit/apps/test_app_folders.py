@@ -104,7 +104,7 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
         (AGENT + "fallback: {modle: m/n}\n", "a.yaml:4 modle"),
     *((AGENT + f"model_params: {{{param}}}\n", f"a.yaml:4 {param.partition(':')[0]}") for param in (
         "timeout: 5", "stream: true", "max_retries: 9", "api_base: not a url", "base_url: 'http://[x'",
-        "temperature: hot", "max_tokens: -5", "api_key: sk-x", "api_key_secret: Not A Name!")),
+        "temperature: hot", "max_tokens: -5", "api_key_secret: Not A Name!")),
     (AGENT + "stages: {s: {model_params: {top_p: true}}}\n", "a.yaml:4 stages.s.model_params.top_p"),
     (AGENT + "fallback: {model: openai/x, params: {stream: true}}\n", "a.yaml:4 fallback.params.stream"),
     (AGENT + "fallback: {model: openai/x, credential: Not A Name!}\n", "a.yaml:4 fallback.credential"),
@@ -121,9 +121,11 @@ def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path
     assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
 
 
-def test_an_unknown_provider_is_a_warning(tmp_path: Path) -> None:
-    app = load_app(write(tmp_path, agents__a_yaml=AGENT + "model: opnai/x\nmodel_params: {max_tokens: null}\n"))
-    assert len(app.agents) == 1 and are_at(told(app), ["agents/a.yaml:4 opnai openai"])
+def test_an_unknown_provider_and_a_key_in_the_file_are_warnings(tmp_path: Path) -> None:
+    params = "model: opnai/x\nmodel_params: {max_tokens: null, api_key: sk-x}\n"
+    app = load_app(write(tmp_path, agents__a_yaml=AGENT + params))
+    assert len(app.agents) == 1
+    assert are_at(told(app), ["agents/a.yaml:4 opnai openai", "agents/a.yaml:5 api_key_secret"])
 
 
 def test_bytes_that_are_not_utf8_are_reported(tmp_path: Path) -> None:
