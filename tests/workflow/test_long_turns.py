@@ -85,7 +85,7 @@ async def test_a_long_turn_pauses_and_goes_on(
     carried, lengths = [carried_bytes(run) for run in runs], [len(run.events) for run in runs]
     print(
         f"{len(calls)} calls, at most {max(carried):,} bytes carried and {argument_bytes(runs):,} of arguments, "
-        f"histories of {lengths} events"
+        f"in {len(lengths)} runs of at most {max(lengths):,} events"
     )
     assert len(runs) > rounds * CALLS * 3 // run_events and max(lengths) < 2 * run_events + 400
     assert max(carried) < 32 * KIB and argument_bytes(runs) < 16 * KIB
