@@ -20,6 +20,7 @@ from perdure.contracts.agents import DayLimits
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import CLIENT_TABLE, client_tables_fault
 from perdure.contracts.turns import Limits, OnSpent
+from perdure.contracts.values import canonical_json
 from perdure.core.approvals.decisions import DEFAULT_CLAIM_SECONDS, MAX_CLAIM_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
 from perdure.core.memory.files import find_contradiction
@@ -29,6 +30,9 @@ from perdure.store.approvals.decisions import LimitRaise
 
 Metadata = dict[str, JsonValue]
 _MAX_DIGITS = 9
+MAX_CLIENT_TABLE_BYTES = 131_072
+"""The maximum size of the description of a client's tables. The state of a turn carries it, which must stay below
+256 KiB."""
 
 
 def _check_client_table(metadata: Metadata) -> Metadata:
@@ -38,6 +42,8 @@ def _check_client_table(metadata: Metadata) -> Metadata:
     fault = client_tables_fault(table)
     if not fault and isinstance(table, dict) and (contradiction := find_contradiction(table)):
         fault = f"metadata.{CLIENT_TABLE} is invalid: {contradiction}"
+    if not fault and len(canonical_json(table).encode()) > MAX_CLIENT_TABLE_BYTES:
+        fault = f"metadata.{CLIENT_TABLE} has more than {MAX_CLIENT_TABLE_BYTES:,} bytes; describe fewer columns"
     if fault:
         raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
     return metadata

@@ -108,8 +108,10 @@ async def test_no_other_user_can_answer_and_an_answer_contains_no_rows(api: Api,
         made = await mine.post("/v1/conversations", json={"agent": AGENT})
         body = {"message": "Plot amount by side", "metadata": {"client_table": kept.describe()}}
         path = f"/v1/conversations/{made.json()['id']}/turns"
-        for rows in ([["a", 1]], 3):
-            wrong = {**kept.describe(), "rows": rows}
+        column = {"kind": "nominal", "distinct": 1, "nulls": 0}
+        wide = {"rows": 1, "columns": [{**column, "name": "表" * 195 + str(number)} for number in range(100)]}
+        too_large = {**kept.describe(), "others": [{**wide, "name": name} for name in "abc"]}
+        for wrong in (*({**kept.describe(), "rows": rows} for rows in ([["a", 1]], 3)), too_large):
             refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
             assert refused.status_code == 422, "a table is described, never sent"
             assert "metadata" in refused.json()["error"]["details"]["fields"][0]["field"]
