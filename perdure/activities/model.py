@@ -36,7 +36,7 @@ from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.models import has_other_key
-from perdure.core.calls.endings import OUTPUT_LIMIT, Ending, length_rule, output_limit
+from perdure.core.calls.endings import length_rule, output_limit
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
 from perdure.store import budgets
@@ -220,12 +220,10 @@ class ModelActivities:
             plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent, has_unread=unread)
         stated, params = agent.definition.on_length, begun.request.params
         ending = received.ending(call, length_rule(stated, params))
-        reply, messages = reply_of(call, received, failed, plans.calls, ending)
+        thought = received.thinking_characters > 0
+        limit = output_limit(stated, params, has_text=received.has_text, thought=thought)
+        reply, messages = reply_of(call, received, failed, plans.calls, ending, limit)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
-        if ending is Ending.FAILED and reply.problem is not None and reply.problem.code == OUTPUT_LIMIT.code:
-            has_text, thought = received.has_text, received.thinking_characters > 0
-            problem = output_limit(stated, params, has_text=has_text, thought=thought)
-            reply = reply.model_copy(update={"problem": problem})
         return await self._write_reply(call, claimed, received, plans, reply, messages)
 
     async def _write_reply(

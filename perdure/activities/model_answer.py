@@ -30,7 +30,7 @@ from perdure.core.agents.toolsets import (
 )
 from perdure.core.agents.wire_ids import stored_id
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
-from perdure.core.calls.endings import NO_OBJECT, Ending, ending_of, problem_of_cut
+from perdure.core.calls.endings import NO_OBJECT, OUTPUT_LIMIT, Ending, ending_of, problem_of_cut
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from perdure.store.calls.model_calls import PlannedCall
@@ -358,13 +358,15 @@ def reply_of(
     failed: Problem | None,
     plans: Sequence[CallPlan],
     ending: Ending = Ending.WHOLE,
+    limit: Problem = OUTPUT_LIMIT,
 ) -> tuple[ModelReply, list[NewMessage]]:
-    """Returns the settled reply and the messages to write. A continuation adds its text to the cut message."""
+    """Returns the settled reply and the messages to write. A continuation adds its text to the cut message. `limit` is
+    the problem of an answer that failed at its output limit."""
     text, continued = received.full_text, call.ask.continues or ""
     partial = received.stopped or failed is not None
     failed = failed or (STOPPED if received.stopped else None)
     if received.complete is not None and ending is Ending.FAILED:
-        failed = problem_of_cut(received.complete.finish_reason)
+        failed = problem_of_cut(received.complete.finish_reason, limit)
     reply = ModelReply(
         usage=received.usage,
         problem=failed,

@@ -7,7 +7,7 @@ from temporalio import activity
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard
-from perdure.activities.tool_execution import CallAnswer, error_answer
+from perdure.activities.tool_execution import CallAnswer, error_answer, need_current_tool
 from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamUnavailable
@@ -93,15 +93,12 @@ class ToolCheckActivities:
         return None
 
     async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
-        """Returns the tool in this version; None if no worker can have it, or if its server checks the arguments.
+        """Returns the tool in this version; None if no worker can have it.
 
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have it.
         """
         tool = self._deps.toolbox.find(agent_id, name)
         if isinstance(tool, Tool) and tool.card.version == version:
             return tool
-        agent = await self._deps.agent_cache.read_published(tx, agent_id)
-        card = agent.card(name) if agent is not None else None
-        if card is not None and card.checks and card.version == version:
-            raise UpstreamUnavailable("tool_not_here", f"this worker does not have {name} in the required version")
+        await need_current_tool(self._deps, tx, agent_id, name, version)
         return None

@@ -121,7 +121,7 @@ async def claim_call(
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if card is not None and (tool is None or tool.card.version != card.version):
-        await _need_current_card(deps, tx, call, card)
+        await need_current_tool(deps, tx, call.agent_id, card.name, card.version)
     if claim is Claim.DENIED or tool is None or card is None:
         return await _settle_denied(tx, call, locked, void_reason)
     _refuse_while_on_hold(locked)
@@ -179,18 +179,18 @@ async def _void_given_approval(
     return f"{reason}; a new approval is needed"
 
 
-async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: ToolCard) -> None:
-    """Raises if another worker may have the tool that the call needs.
+async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str, version: str) -> None:
+    """Raises if another worker may have the tool in the version that a call needs.
 
     If the published agent still has that version, this worker is behind or ahead of a deploy, and another attempt may
     reach the right one. Otherwise the tool or its agent has changed permanently, and the call is void.
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    agent = await deps.agent_cache.read_published(tx, call.agent_id)
-    published = agent.card(card.name) if agent is not None else None
-    if published is not None and published.version == card.version:
-        raise UpstreamUnavailable("tool_not_here", f"this worker does not have {card.name} in the required version")
+    agent = await deps.agent_cache.read_published(tx, agent_id)
+    published = agent.card(name) if agent is not None else None
+    if published is not None and published.version == version:
+        raise UpstreamUnavailable("tool_not_here", f"this worker does not have {name} in the required version")
 
 
 async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:

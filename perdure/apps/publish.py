@@ -20,7 +20,7 @@ from perdure.contracts.skills import CodeBlock, DataTable
 from perdure.contracts.values import digest_of
 from perdure.core.agents.plans import MAX_PLAN_BYTES, plan_bytes
 from perdure.core.agents.rules import PLATFORM_RULES
-from perdure.core.agents.tool_rules import unsent_sentences, unsent_tools
+from perdure.core.agents.tool_rules import unavailable_sentences, unsent_sentences, unsent_tools
 from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.graph.registry import loads_toolsets
@@ -37,12 +37,12 @@ def publish(
     The order is: core tools, the agent's own tools in its order, and the blocks of its skills that a model can see,
     without duplicates. `server_cards` are the cards of its MCP servers, by server. An agent is published without the
     tools that its servers do not offer (`degraded_agents` returns which). An agent that names a toolset without any of
-    its tools is left out (`skipped_agents`). Equal definitions,
-    cards, rules and tables give equal versions, so that publishing again changes nothing.
+    its tools is left out (`skipped_agents`). Equal definitions, cards, rules and tables give equal versions, so that
+    publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
-    servers = server_cards or {}
-    return [_publish(agent, app, core, servers) for agent in app.agents if not _skip_reason(agent, app, core, servers)]
+    results = (_published_or_reason(agent, app, core, server_cards or {}) for agent in app.agents)
+    return [result for result in results if isinstance(result, PublishedAgent)]
 
 
 def with_model(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
@@ -61,21 +61,20 @@ def skipped_agents(
 ) -> list[str]:
     """Returns a sentence for each agent that `publish` leaves out."""
     core = {card.name: card for card in core_cards}
-    reasons = {agent.id: _skip_reason(agent, app, core, server_cards) for agent in app.agents}
+    results = {agent.id: _published_or_reason(agent, app, core, server_cards) for agent in app.agents}
     return [
         f"the agent {agent_id} of the app {app.name} was skipped: {reason}"
-        for agent_id, reason in reasons.items()
-        if reason
+        for agent_id, reason in results.items()
+        if isinstance(reason, str)
     ]
 
 
 def degraded_agents(published: Iterable[PublishedAgent]) -> list[str]:
     """Returns a sentence for each agent that is published without tools of its servers."""
     return [
-        f"the agent {agent.definition.id} is published without {', '.join(agent.unavailable)}, which no server offers; "
-        "start again when it does"
+        f"the agent {agent.definition.id}: {sentence}"
         for agent in published
-        if agent.unavailable
+        for sentence in unavailable_sentences(agent.unavailable)
     ]
 
 
@@ -97,17 +96,18 @@ def unloaded_agents(app: App) -> list[str]:
     return [f"the app {app.name} {outcome}:", *(f"  {mistake}" for mistake in mistakes[:MAX_LISTED]), *more]
 
 
-def _skip_reason(
+def _published_or_reason(
     agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
-) -> str:
-    """Returns why `agent` cannot be published; empty if it can."""
+) -> PublishedAgent | str:
+    """Returns `agent` as it is stored, or why it cannot be published."""
     known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
     unknown = [name for name in agent.toolsets if name not in known]
     if unknown and not _missing_tools(agent, app, servers):
         return f"no tool of the agent is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
-    size = plan_bytes(_publish(agent, app, core, servers), PLATFORM_RULES)
+    published = _publish(agent, app, core, servers)
+    size = plan_bytes(published, PLATFORM_RULES)
     if size <= MAX_PLAN_BYTES:
-        return ""
+        return published
     return (
         f"its tools, rules and skills are too many: the plan of each turn would have {size:,} bytes, and may have "
         f"{MAX_PLAN_BYTES:,}; name single tools of its servers instead of all"

@@ -48,7 +48,7 @@ MIN_CHECKS, CHECKS_A_NODE, MAX_CHECKS = 10_000, 20, 200_000
 A thousand take about 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
-_VALUES = frozenset({"const", "default", "enum", "examples"})
+VALUE_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
 """Keywords whose values are data, not schemas."""
 _Place = tuple[str | int, ...]
 _MAX_DEFAULTS = 100
@@ -397,7 +397,7 @@ def _invalid_patterns(part: object, place: _Place) -> Iterator[tuple[_Place, str
                 compile_pattern(pattern) if isinstance(pattern, str) else None
             except InvalidPattern as error:
                 yield (*place, name), f"{pattern!r} is not a pattern of JavaScript: {error}"
-        if name not in _VALUES:
+        if name not in VALUE_KEYWORDS:
             yield from _invalid_patterns(inner, (*place, name))
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from time import monotonic
+from typing import TypeVar
 
 import structlog
 from temporalio.api.common.v1 import WorkflowExecution
@@ -48,6 +49,7 @@ _START_SECONDS = 3.0
 PARALLEL_DELETIONS = 10
 MAX_DELETION_SECONDS = 60.0
 """The maximum time for all deletions, because a caller waits for the response."""
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -135,18 +137,9 @@ def is_workflow_missing(error: RPCError) -> bool:
 async def run_preview(client: Client, request: PreviewRequest) -> str:
     """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string. A short workflow
     creates it. Its failure is a sentence."""
+    wait = PREVIEW_TIMEOUT + timedelta(seconds=_START_SECONDS)
     try:
-        async with asyncio.timeout(PREVIEW_TIMEOUT.total_seconds() + _START_SECONDS):
-            handle = await client.start_workflow(
-                TOOL_PREVIEW,
-                request,
-                id=f"preview:{request.approval_id}",
-                task_queue=request.routing.queue(Kind.TURNS),
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                execution_timeout=PREVIEW_TIMEOUT,
-                rpc_timeout=timedelta(seconds=_START_SECONDS),
-            )
-            await handle.result()
+        await _run_briefly(client, TOOL_PREVIEW, request, f"preview:{request.approval_id}", PREVIEW_TIMEOUT, wait, bool)
     except (RPCError, TimeoutError, WorkflowFailureError) as error:
         _log.warning("preview_not_made", approval_id=request.approval_id, error=type(error).__name__)
         return "Temporal is unavailable" if isinstance(error, RPCError) else "no worker created the preview in time"
@@ -156,23 +149,41 @@ async def run_preview(client: Client, request: PreviewRequest) -> str:
 async def run_edit_check(client: Client, request: EditCheckRequest) -> Checked | None:
     """Checks an edit by its tool's own types, once for all simultaneous callers. Returns None if that failed or took
     too long."""
+    name = f"check:{request.edit.approval_id}:{request.edit.digest}"
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
-            handle = await client.start_workflow(
-                TOOL_CHECK,
-                request,
-                id=f"check:{request.edit.approval_id}:{request.edit.digest}",
-                task_queue=request.routing.queue(Kind.TURNS),
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                execution_timeout=CHECK_TIMEOUT,
-                rpc_timeout=timedelta(seconds=_START_SECONDS),
-                result_type=Checked,
-            )
-            checked: Checked = await handle.result()
-            return checked
+        return await _run_briefly(client, TOOL_CHECK, request, name, CHECK_TIMEOUT, CHECK_TIMEOUT, Checked)
     except (RPCError, TimeoutError, WorkflowFailureError) as error:
         _log.warning("edit_not_checked", approval_id=request.edit.approval_id, error=type(error).__name__)
         return None
+
+
+async def _run_briefly(
+    client: Client,
+    workflow: str,
+    request: PreviewRequest | EditCheckRequest,
+    workflow_id: str,
+    timeout: timedelta,
+    wait: timedelta,
+    result_type: type[T],
+) -> T:
+    """Returns the result of a short workflow, which runs once for all simultaneous callers. Temporal ends it after
+    `timeout`.
+
+    Raises: RPCError; TimeoutError after `wait`; WorkflowFailureError.
+    """
+    async with asyncio.timeout(wait.total_seconds()):
+        handle = await client.start_workflow(
+            workflow,
+            request,
+            id=workflow_id,
+            task_queue=request.routing.queue(Kind.TURNS),
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            execution_timeout=timeout,
+            rpc_timeout=timedelta(seconds=_START_SECONDS),
+            result_type=result_type,
+        )
+        result: T = await handle.result()
+        return result
 
 
 async def delete_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urldefrag, urljoin
 
+from perdure.core.json_schema import VALUE_KEYWORDS
+
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
-_VALUES: Final = frozenset(("enum", "const", "default", "examples"))
-"""Keywords whose values are data."""
 _BY_NAME: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 """Keywords whose values have a schema for each name."""
 _IDENTITY: Final = frozenset(
@@ -41,8 +41,8 @@ def _named_places(part: Any, base: str, place: str) -> Iterator[tuple[str, str]]
     names += [own[1:]] if own.startswith("#") else []
     yield from ((f"{base}#{name}", place) for name in names if isinstance(name, str))
     for keyword, value in part.items():
-        if keyword not in _VALUES:
-            yield from _named_places(value, base, f"{place}/{_escape(keyword)}")
+        if keyword not in VALUE_KEYWORDS:
+            yield from _named_places(value, base, f"{place}/{escape(keyword)}")
 
 
 def _base_of(part: Mapping[str, Any], base: str) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def _translate(part: Any, base: str, places: Mapping[str, str]) -> Any:
     base, _ = _base_of(part, base)
     new: dict[str, Any] = {}
     for keyword, value in part.items():
-        if keyword in _VALUES:
+        if keyword in VALUE_KEYWORDS:
             new[keyword] = value
         elif keyword in _BY_NAME and isinstance(value, Mapping):
             new[keyword] = {name: _translate(each, base, places) for name, each in value.items()}
@@ -141,5 +141,6 @@ def _require(new: dict[str, Any], schema: Any) -> None:
     new["allOf"] = [*new.get("allOf", ()), schema]
 
 
-def _escape(part: str) -> str:
+def escape(part: str) -> str:
+    """Returns a name as a part of a JSON pointer."""
     return part.replace("~", "~0").replace("/", "~1")

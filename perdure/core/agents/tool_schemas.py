@@ -19,7 +19,8 @@ from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, sha256_hex
-from perdure.core.agents.schema_drafts import in_2020_12
+from perdure.core.agents.schema_drafts import escape, in_2020_12
+from perdure.core.json_schema import VALUE_KEYWORDS
 
 NOT_AN_OBJECT: Final = "not_an_object"
 """The schema does not describe an object."""
@@ -53,7 +54,6 @@ _SINGLE: Final = frozenset(
 _LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _BY_NAME: Final = frozenset(("$defs", "definitions", "patternProperties", "dependentSchemas"))
 _MENDED: Final = _SINGLE | _LISTS | _BY_NAME | {"properties", "items", "required", "dependentRequired", "$ref"}
-_VALUES: Final = frozenset(("enum", "const", "default", "examples"))
 
 _ANNOTATIONS: Final = frozenset(("default", "description", "examples", "title"))
 
@@ -317,7 +317,7 @@ def _types(schema: _Schema) -> list[Any]:
 def _sent_pointer(reference: str) -> str:
     parts = reference.split("/")
     return "/".join(
-        _escape(sent_property(_unescape(part))) if before == "properties" else part
+        escape(sent_property(_unescape(part))) if before == "properties" else part
         for before, part in zip(["", *parts], parts, strict=False)
     )
 
@@ -330,7 +330,7 @@ def _references(schema: Any) -> Iterator[str]:
         for keyword, value in schema.items():
             if keyword == "$ref" and isinstance(value, str):
                 yield value
-            elif keyword not in _VALUES:
+            elif keyword not in VALUE_KEYWORDS:
                 yield from _references(value)
 
 
@@ -353,7 +353,3 @@ def _target(reference: str, root: object) -> object:
 
 def _unescape(part: str) -> str:
     return part.replace("~1", "/").replace("~0", "~")
-
-
-def _escape(part: str) -> str:
-    return part.replace("~", "~0").replace("/", "~1")

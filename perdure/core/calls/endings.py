@@ -75,9 +75,9 @@ def ending_of(finish_reason: FinishReason, rule: OnLength, *, may_continue: bool
     return Ending.TRUNCATED if has_text else Ending.FAILED
 
 
-def problem_of_cut(finish_reason: FinishReason) -> Problem:
-    """Returns the problem of an answer that ended so and is `FAILED`."""
-    return PAUSED if finish_reason == "pause_turn" else OUTPUT_LIMIT
+def problem_of_cut(finish_reason: FinishReason, limit: Problem = OUTPUT_LIMIT) -> Problem:
+    """Returns the problem of an answer that ended so and is `FAILED`. `limit` is that of the output limit."""
+    return PAUSED if finish_reason == "pause_turn" else limit
 
 
 def output_limit(rule: OnLength, params: Mapping[str, JsonValue], *, has_text: bool, thought: bool) -> Problem:
