@@ -269,6 +269,9 @@ class Settings(BaseSettings):
     """Open event streams of one tenant per API process; more get 429. Local tokens have no limit and do not count."""
     pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
     """Postgres connections per process."""
+    statement_cache: bool = Field(default=True, alias="PERDURE_STATEMENT_CACHE")
+    """Keeps prepared statements on each Postgres connection. Turn it off behind a pooler in transaction mode that
+    forgets them, such as PgBouncer before 1.21; a statement with arguments then takes a second round trip."""
     embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")
     """`auto`, `minilm`, `none`, or a LiteLLM embedding model, whose key is the secret `embeddings`."""
     embeddings_base: str = Field(default="", alias="PERDURE_EMBEDDINGS_BASE")

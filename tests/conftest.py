@@ -27,7 +27,8 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
 from perdure.local import DataParts, embedded, ports
 from perdure.settings import Settings
-from perdure.store.database import Database, set_up
+from perdure.store.database import Database, new_id, set_up
+from perdure.store.migrations import provision
 from tests.scale import sized
 
 
@@ -213,6 +214,18 @@ async def urls(template: Template, request: pytest.FixtureRequest) -> AsyncItera
         await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
     finally:
         await admin.close()
+
+
+@asynccontextmanager
+async def empty_database(template: Template) -> AsyncIterator[Urls]:
+    name, given = "t_old_" + new_id()[-12:], template.urls
+    urls = (given.owner, given.app, given.relay)
+    owner, app, relay = (_of(url, name) for url in urls)
+    await provision(given.admin, owner_url=owner, app_url=app, relay_url=relay)
+    yield Urls(given.admin, owner, app, relay)
+    admin = await asyncpg.connect(given.admin)
+    await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    await admin.close()
 
 
 @asynccontextmanager

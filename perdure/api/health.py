@@ -89,7 +89,7 @@ class Parts:
         return health
 
     async def _ping_postgres(self) -> None:
-        await self.db.pool.fetchval("SELECT 1")
+        await self.db.pool.execute("SELECT 1")
 
     async def _ping_temporal(self) -> None:
         await self.client.service_client.check_health()

@@ -176,6 +176,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         max_connections=settings.pool_size,
         application="perdure-api",
         wait_seconds=DATABASE_SECONDS,
+        statement_cache=settings.statement_cache,
         keyring=keyring,
     )
     db = await reach_postgres("DATABASE_URL", connecting)

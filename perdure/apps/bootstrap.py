@@ -19,11 +19,8 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
-
-import asyncpg
 
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.tools import ReportServer
@@ -48,11 +45,11 @@ from perdure.core.identity import SIGNED_PREFIX
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
 from perdure.store import agents as content
 from perdure.store.audit import seal, signers_of
-from perdure.store.database import reach_postgres, set_up
+from perdure.store.database import Connection, Database, reach_postgres
 from perdure.store.identity import registration, users
 from perdure.store.migrations import bring_up, is_newest, provision
 from perdure.store.status import ServerStates
-from perdure.store.turns.reconcile import open_turns
+from perdure.store.turns.reconcile import list_tenants, open_turns
 from perdure.store.valkey import Valkey
 
 T = TypeVar("T")
@@ -100,9 +97,11 @@ async def bootstrap(
     if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
         registry, _ = await asyncio.gather(_load_apps(settings), bring_up(owner_url))
-    owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
+    opening = Database.connect(
+        owner_url, max_connections=2, application="perdure-bootstrap", any_role=True, statement_cache=False
+    )
+    owner = await reach_postgres("DATABASE_OWNER_URL", opening)
     try:
-        await set_up(owner)
         await _refuse_lost_turns(owner, lost_history, settings.open_turns_lost)
         keyring = await _ensure_keyring(owner, settings, configured)
         skipped, kept = tuple[str, ...](), dict[str, list[str]]()
@@ -114,7 +113,8 @@ async def bootstrap(
         if admin:
             tokens = await _create_administrator(owner, settings, tenant, admin, keyring)
             return Bootstrapped(tokens, skipped, still_published=kept)
-        await users.ensure_tenant(owner, settings.tenant)  # a user can register in it
+        async with owner.transaction(settings.tenant) as tx:
+            await users.ensure_tenant(tx, settings.tenant)  # a user can register in it
         code = await _ensure_setup_code(owner, settings)
         tokens = await _ensure_local_users(owner, settings, keyring) if settings.local else {}
         return Bootstrapped(tokens, skipped, code, kept)
@@ -133,14 +133,14 @@ def _check_files(settings: Settings) -> None:
         settings.writable_heads_file()
 
 
-async def _refuse_lost_turns(owner: asyncpg.Connection, history: str, accepted: int) -> None:
+async def _refuse_lost_turns(owner: Database, history: str, accepted: int) -> None:
     """Checks that no turn needs the missing `history`, unless the operator accepts the loss of that number of turns.
 
     Raises: SystemExit.
     """
     if not history:
         return
-    open_by_tenant = await _in_each_tenant(owner, lambda _: open_turns(owner, 0.0))
+    open_by_tenant = await _in_each_tenant(owner, lambda tx, _: open_turns(tx, 0.0))
     count = sum(map(len, open_by_tenant.values()))
     if count not in (0, accepted):
         turns = "1 turn is" if count == 1 else f"{count} turns are"
@@ -174,14 +174,14 @@ def _configured_keys(settings: Settings) -> Keyring | None:
     return None if settings.local and settings.audit_key is None and not has_file else settings.keyring()
 
 
-async def _ensure_keyring(owner: asyncpg.Connection, settings: Settings, configured: Keyring | None) -> Keyring:
+async def _ensure_keyring(owner: Database, settings: Settings, configured: Keyring | None) -> Keyring:
     """Returns the audit keys. The embedded stack creates its key once, if no row is signed with another one.
 
     Raises: SystemExit if a key that signed rows is missing, unless the operator declared it lost. Without that key, the
     rows cannot be verified, and others could use the names of erased users.
     """
     signers: dict[str, list[str]] = {}
-    for tenant, key_ids in (await _in_each_tenant(owner, partial(signers_of, owner))).items():
+    for tenant, key_ids in (await _in_each_tenant(owner, signers_of)).items():
         for key_id in key_ids:
             signers.setdefault(key_id, []).append(tenant)
     present = {key.id for key in configured.keys} if configured else set()
@@ -215,20 +215,19 @@ def _missing_keys_message(settings: Settings, missing: Sequence[str], tenants: S
 
 
 async def _create_administrator(
-    owner: asyncpg.Connection, settings: Settings, tenant: str, admin: str, keyring: Keyring
+    owner: Database, settings: Settings, tenant: str, admin: str, keyring: Keyring
 ) -> dict[str, str]:
     """Creates the tenant's administrator and returns the token by that name."""
     token = _new_token(admin)
     await _ensure_user(owner, tenant, admin, ADMIN_ROLES, token, keyring)
-    async with owner.transaction():  # the user may already exist with fewer roles
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
-        await users.grant(owner, tenant, admin, ADMIN_ROLES)
+    async with owner.transaction(tenant) as tx:  # the user may already exist with fewer roles
+        await users.grant(tx, tenant, admin, ADMIN_ROLES)
     if tenant == settings.tenant:
         await _ensure_setup_code(owner, settings)  # now it has a user
     return {admin: token}
 
 
-async def _ensure_local_users(owner: asyncpg.Connection, settings: Settings, keyring: Keyring) -> dict[str, str]:
+async def _ensure_local_users(owner: Database, settings: Settings, keyring: Keyring) -> dict[str, str]:
     """Creates the local users and returns their tokens by name."""
     tokens = _stored_tokens(settings.home / "tokens.json")
     for name, roles in LOCAL_USERS.items():
@@ -239,12 +238,11 @@ async def _ensure_local_users(owner: asyncpg.Connection, settings: Settings, key
     return tokens
 
 
-async def _published_agents(owner: asyncpg.Connection) -> dict[str, list[str]]:
+async def _published_agents(owner: Database) -> dict[str, list[str]]:
     """Returns the published agents by app."""
-    async with owner.transaction():
-        await users.ensure_tenant(owner, content.SHARED)
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-        return _by_app(await content.list_agents(owner))
+    async with owner.transaction(content.SHARED) as tx:
+        await users.ensure_tenant(tx, content.SHARED)
+        return _by_app(await content.list_agents(tx))
 
 
 def _by_app(agents: Sequence[tuple[str, PublishedAgent]]) -> dict[str, list[str]]:
@@ -254,11 +252,10 @@ def _by_app(agents: Sequence[tuple[str, PublishedAgent]]) -> dict[str, list[str]
     return by_app
 
 
-async def _load_unchecked_apps(owner: asyncpg.Connection, settings: Settings) -> AppRegistry:
+async def _load_unchecked_apps(owner: Database, settings: Settings) -> AppRegistry:
     """Loads the apps. Blocks of agents that were published before are not checked again."""
-    async with owner.transaction():
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-        checked = block_digests([agent for _, agent in await content.list_agents(owner)])
+    async with owner.transaction(content.SHARED) as tx:
+        checked = block_digests([agent for _, agent in await content.list_agents(tx)])
     return await _load_apps(settings, checked)
 
 
@@ -287,7 +284,7 @@ async def _server_model(settings: Settings) -> str:
         await provider.aclose()
 
 
-async def _publish(owner: asyncpg.Connection, registry: AppRegistry, settings: Settings, model: str) -> tuple[str, ...]:
+async def _publish(owner: Database, registry: AppRegistry, settings: Settings, model: str) -> tuple[str, ...]:
     """Publishes the apps' agents and reports the mistakes of the others; returns those that are left out."""
     if registry.unchecked:
         sys.stderr.write(f"warning: code blocks were not type-checked: {registry.unchecked}\n")
@@ -295,9 +292,8 @@ async def _publish(owner: asyncpg.Connection, registry: AppRegistry, settings: S
     tables: list[DataTable] = []
     skipped: list[str] = []
     core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
-    async with owner.transaction():
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-        listed = await content.list_agents(owner)
+    async with owner.transaction(content.SHARED) as tx:
+        listed = await content.list_agents(tx)
     published_before = [agent for _, agent in listed]
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
     async with _contact_report(settings) as report:
@@ -317,10 +313,9 @@ async def _publish(owner: asyncpg.Connection, registry: AppRegistry, settings: S
             skipped += [*unloaded, *without_tools]
             published += [(app.name, agent) for agent in agents]
             tables += tables_of(app, agents)
-    async with owner.transaction():
-        await users.ensure_tenant(owner, content.SHARED)
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-        await content.publish_agent(owner, published, tables)
+    async with owner.transaction(content.SHARED) as tx:
+        await users.ensure_tenant(tx, content.SHARED)
+        await content.publish_agent(tx, published, tables)
     skipped += _withdrawn_lines(listed, registry)
     return tuple(skipped)
 
@@ -357,16 +352,13 @@ async def _contact_report(settings: Settings) -> AsyncIterator[ReportServer | No
         await valkey.close()
 
 
-async def _ensure_user(
-    owner: asyncpg.Connection, tenant: str, name: str, roles: list[str], token: str, keyring: Keyring
-) -> None:
-    async with owner.transaction():
-        await users.ensure_tenant(owner, tenant)
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
-        await users.ensure_user(owner, tenant, name, roles, sha256_hex(token), keyring)
+async def _ensure_user(owner: Database, tenant: str, name: str, roles: list[str], token: str, keyring: Keyring) -> None:
+    async with owner.transaction(tenant) as tx:
+        await users.ensure_tenant(tx, tenant)
+        await users.ensure_user(tx, tenant, name, roles, sha256_hex(token), keyring)
 
 
-async def _ensure_setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
+async def _ensure_setup_code(owner: Database, settings: Settings) -> str:
     """Returns the code with which the tenant's first user registers; empty if it has users.
 
     The embedded stack stores the code in a file, so that its next start can print it again. Elsewhere each run creates
@@ -374,9 +366,8 @@ async def _ensure_setup_code(owner: asyncpg.Connection, settings: Settings) -> s
     """
     code_file = settings.home / SETUP_CODE_FILE
     stored = _stored_code(code_file) if settings.local else ""
-    async with owner.transaction():
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", settings.tenant)
-        code = await registration.ensure_code(owner, settings.tenant, stored, local=settings.local)
+    async with owner.transaction(settings.tenant) as tx:
+        code = await registration.ensure_code(tx, settings.tenant, stored, local=settings.local)
     if settings.local and code != stored:
         if code:
             _write_private(code_file, code + "\n")
@@ -392,18 +383,17 @@ def _stored_code(path: Path) -> str:
         return ""
 
 
-async def _seal_old_rows(owner: asyncpg.Connection, keyring: Keyring) -> None:
+async def _seal_old_rows(owner: Database, keyring: Keyring) -> None:
     """Seals audit rows of all tenants that are older than signing."""
-    await _in_each_tenant(owner, lambda tenant: seal(owner, tenant, keyring))
+    await _in_each_tenant(owner, lambda tx, tenant: seal(tx, tenant, keyring))
 
 
-async def _in_each_tenant(owner: asyncpg.Connection, work: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+async def _in_each_tenant(owner: Database, work: Callable[[Connection, str], Awaitable[T]]) -> dict[str, T]:
     """Returns the result of `work` for each tenant. It runs in a transaction of that tenant."""
     results: dict[str, T] = {}
-    for row in await owner.fetch("SELECT tenant_id FROM tenants ORDER BY tenant_id"):
-        async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
-            results[row["tenant_id"]] = await work(row["tenant_id"])
+    for tenant in (content.SHARED, *await list_tenants(owner)):
+        async with owner.transaction(tenant) as tx:
+            results[tenant] = await work(tx, tenant)
     return results
 
 

@@ -191,6 +191,7 @@ class PostgresAddress:
     """One connection string for each role; the prepare step creates all roles except `admin`."""
 
     admin: str
+    """The superuser's; empty if no roles can be created."""
     owner: str
     app: str
     relay: str

@@ -71,8 +71,8 @@ class DataParts:
 
     def admin_environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """Returns the same with the superuser's connection string, only for the prepare step."""
-        admin = {} if self.postgres is None else {"DATABASE_ADMIN_URL": self.postgres.admin}
-        return {**self.environ(base), **admin}
+        admin = self.postgres.admin if self.postgres is not None else ""
+        return {**self.environ(base), **({"DATABASE_ADMIN_URL": admin} if admin else {})}
 
 
 def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
@@ -281,12 +281,13 @@ async def _no_part() -> None:
 
 
 def external_postgres(environ: Mapping[str, str]) -> PostgresAddress | None:
-    """Returns `DATABASE_URL` and the other roles' own variables; a role without one uses `DATABASE_URL`."""
+    """Returns the addresses in the roles' variables, or None without `DATABASE_URL`. The owner and the relay use
+    `DATABASE_URL` if they have none. Without `DATABASE_ADMIN_URL` the roles and the database must exist."""
     app = environ.get("DATABASE_URL")
     if not app:
         return None
     return PostgresAddress(
-        admin=environ.get("DATABASE_ADMIN_URL") or app,
+        admin=environ.get("DATABASE_ADMIN_URL", ""),
         owner=environ.get("DATABASE_OWNER_URL") or app,
         app=app,
         relay=environ.get("DATABASE_RELAY_URL") or app,

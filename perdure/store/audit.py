@@ -324,12 +324,13 @@ def _merge_marks(marks: Mapping[int, frozenset[str]], seals: Mapping[int, str]) 
     return {**marks, **{seq: marks.get(seq, frozenset()) | {sealed} for seq, sealed in seals.items()}}
 
 
-async def all_heads(relay_pool: asyncpg.Pool) -> dict[str, tuple[Head, str]]:
+async def all_heads(relay: Database) -> dict[str, tuple[Head, str]]:
     """Returns the chain head of every tenant and the current time. It needs the relay's role."""
-    rows = await relay_pool.fetch(
-        "SELECT tenant_id, seq, hash, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') AS at "
-        "FROM audit_heads WHERE seq > 0 ORDER BY tenant_id"
-    )
+    async with relay.without_tenant() as connection:
+        rows = await connection.fetch(
+            "SELECT tenant_id, seq, hash, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"') AS at "
+            "FROM perdure.audit_heads WHERE seq > 0 ORDER BY tenant_id"
+        )
     return {row["tenant_id"]: (Head(row["seq"], row["hash"]), row["at"]) for row in rows}
 
 

@@ -2,6 +2,9 @@
 
 Every statement runs in a transaction that sets its tenant. Without a tenant, row-level security returns no rows. The
 program refuses to start if its role can bypass row-level security.
+
+Each transaction makes its own settings too, so that no state is needed between transactions. A pooler such as PgBouncer
+in transaction mode, which gives each transaction to another connection of Postgres, can therefore be between them.
 """
 
 import json
@@ -22,6 +25,10 @@ from perdure.core.audit import Keyring
 T = TypeVar("T")
 Connection = asyncpg.Connection | PoolConnectionProxy
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
+_CACHED_STATEMENTS = 100
+_PROBES = 3
+"""A probe finds nothing if the pooler opens a connection at that moment and gives it to the second client."""
+_PROBE_SECONDS = 5.0
 
 
 async def set_up(connection: asyncpg.Connection) -> None:
@@ -71,12 +78,12 @@ def _encode(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _begin(tenant_id: str) -> str:
+def _begin(settings: str, tenant_id: str) -> str:
     """Returns the first statements of a transaction, sent in one round trip. The pattern makes the tenant id safe to
     quote."""
     if not _TENANT.fullmatch(tenant_id):
         raise InvariantBroken("bad_tenant", "a tenant id can contain only lower-case letters, digits and dashes")
-    return f"BEGIN; SET LOCAL perdure.tenant = '{tenant_id}'"
+    return f"BEGIN; {settings}; SET LOCAL perdure.tenant = '{tenant_id}'"
 
 
 async def _roll_back(connection: Connection) -> None:
@@ -93,19 +100,26 @@ async def _skip_reset(_: asyncpg.Connection) -> None:
     """Resets nothing: no session state outlives a transaction here, and a reset costs a round trip."""
 
 
-async def _refuse_strong_role(pool: asyncpg.Pool) -> None:
-    """Closes the pool if its role can bypass row-level security.
+async def _refuse_lost_statements(pool: asyncpg.Pool) -> None:
+    """Checks that a prepared statement outlives its transaction. Behind a pooler in transaction mode it does not: while
+    the second connection has a transaction, the first one is given another connection of Postgres.
 
-    Raises: InvariantBroken `role_too_strong`.
+    Raises: InvariantBroken `statements_lost`.
     """
-    async with pool.acquire() as connection:
-        strong = await connection.fetchval("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
-    if strong is None or strong:
-        await pool.close()
-        raise InvariantBroken(
-            "role_too_strong",
-            "the database role is a superuser or bypasses row-level security; give DATABASE_URL a plain role",
-        )
+    async with pool.acquire() as first, pool.acquire() as second:
+        for _ in range(_PROBES):
+            statement = await first.prepare("SELECT 1", name=f"perdure_{os.urandom(8).hex()}")
+            await second.execute("BEGIN")
+            try:
+                await statement.fetchval(timeout=_PROBE_SECONDS)
+            except (asyncpg.InvalidSQLStatementNameError, TimeoutError):
+                raise InvariantBroken(
+                    "statements_lost",
+                    "prepared statements do not outlive a transaction here, as behind a pooler in transaction mode; "
+                    "set PERDURE_STATEMENT_CACHE=false",
+                ) from None
+            finally:
+                await _roll_back(second)
 
 
 class Database:
@@ -114,10 +128,22 @@ class Database:
     outages = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
     """The exceptions of a query, besides OSError, if Postgres is unavailable or in trouble."""
 
-    def __init__(self, pool: asyncpg.Pool, wait_seconds: float, keyring: Keyring | None = None) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        wait_seconds: float,
+        keyring: Keyring | None = None,
+        *,
+        plan_once: bool = False,
+        statement_cache: bool = True,
+    ) -> None:
         self.pool = pool
         self.keyring = keyring
         self._wait_seconds = wait_seconds
+        self._settings = "SET LOCAL search_path = perdure; SET LOCAL jit = off"
+        if plan_once:
+            self._settings += "; SET LOCAL plan_cache_mode = force_generic_plan"
+        self._statement_cache = statement_cache
 
     @classmethod
     async def connect(
@@ -128,16 +154,20 @@ class Database:
         application: str = "perdure",
         wait_seconds: float = 15.0,
         plan_once: bool = False,
+        statement_cache: bool = True,
+        any_role: bool = False,
         keyring: Keyring | None = None,
     ) -> "Database":
-        """Opens the pool, unless its role can bypass row-level security.
+        """Opens the pool. Its role must not bypass row-level security, unless `any_role` is set.
 
         `wait_seconds` limits each of these: opening a connection, waiting for a free one, one command, and giving up a
         connection on which a command hangs. Without it, a Postgres that does not respond blocks its callers for
         minutes. `plan_once` plans a prepared statement once per connection, whatever its arguments; it is for
-        statements that use keys. Without `keyring` no audit rows can be written.
+        statements that use keys. Without `statement_cache` every statement with arguments is prepared anew, which costs
+        it a second round trip. Without `keyring` no audit rows can be written.
 
-        Raises: InvariantBroken `role_too_strong`; asyncpg's and OS errors if Postgres is not reachable.
+        Raises: InvariantBroken `role_too_strong`, or `statements_lost` if the statement cache cannot work here;
+        asyncpg's and OS errors if Postgres is not reachable.
         """
         pool = await asyncpg.create_pool(
             dsn,
@@ -148,15 +178,33 @@ class Database:
             reset=_skip_reset,
             timeout=wait_seconds,
             command_timeout=wait_seconds,
-            server_settings={
-                "search_path": "perdure",
-                "application_name": application,
-                "jit": "off",
-                "plan_cache_mode": "force_generic_plan" if plan_once else "auto",
-            },
+            statement_cache_size=_CACHED_STATEMENTS if statement_cache else 0,
+            server_settings={"application_name": application},
         )
-        await _refuse_strong_role(pool)
-        return cls(pool, wait_seconds, keyring)
+        database = cls(pool, wait_seconds, keyring, plan_once=plan_once, statement_cache=statement_cache)
+        try:
+            if not any_role:
+                await database._refuse_strong_role()
+            if statement_cache and max_connections > 1:
+                await _refuse_lost_statements(pool)
+        except BaseException:
+            await pool.close()
+            raise
+        return database
+
+    async def _refuse_strong_role(self) -> None:
+        """Checks that the role cannot bypass row-level security.
+
+        Raises: InvariantBroken `role_too_strong`.
+        """
+        query = "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+        async with self.without_tenant() as connection:
+            strong = await connection.fetchval(query)
+        if strong is None or strong:
+            raise InvariantBroken(
+                "role_too_strong",
+                "the database role is a superuser or bypasses row-level security; give DATABASE_URL a plain role",
+            )
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -164,7 +212,7 @@ class Database:
 
     async def execute(self, tenant_id: str, statement: str) -> None:
         """Runs one statement without arguments in a separate transaction, in a single round trip."""
-        begin = _begin(tenant_id)
+        begin = _begin(self._settings, tenant_id)
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             try:
                 await connection.execute(f"{begin}; {statement}; COMMIT")
@@ -184,7 +232,7 @@ class Database:
         must therefore be read by later statements. `then` is another statement without arguments, sent in the same
         round trip.
         """
-        begin = _begin(tenant_id)
+        begin = _begin(self._settings, tenant_id)
         if turn_id is not None:
             begin += f"; SELECT FROM turns WHERE id = '{UUID(turn_id)}' FOR UPDATE"
         if then:
@@ -199,16 +247,35 @@ class Database:
                 raise
             await connection.execute("COMMIT")
 
+    @asynccontextmanager
+    async def without_tenant(self) -> AsyncIterator[Connection]:
+        """Yields a connection for one statement, which must name the schema of its tables. It sees the rows of all
+        tenants with the relay's role, else of none.
+
+        Without the statement cache it is a transaction. A pooler could otherwise prepare a statement on one connection
+        of Postgres and run it on another.
+        """
+        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
+            if self._statement_cache:
+                yield connection
+            else:
+                async with connection.transaction():
+                    yield connection
+
     async def principal_row(self, token_sha256: str) -> asyncpg.Record | None:
         """Returns the owner of a token by the token's hash. This is the only look-up without a tenant."""
-        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
-            row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of($1)", token_sha256)
+        async with self.without_tenant() as connection:
+            row: asyncpg.Record | None = await connection.fetchrow(
+                "SELECT * FROM perdure.principal_of($1)", token_sha256
+            )
         return row
 
     async def session_row(self, session_id: str) -> asyncpg.Record | None:
         """Returns the user of a session with their current roles, or None if the session has ended."""
-        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
-            row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of_session($1)", session_id)
+        async with self.without_tenant() as connection:
+            row: asyncpg.Record | None = await connection.fetchrow(
+                "SELECT * FROM perdure.principal_of_session($1)", session_id
+            )
         return row
 
 

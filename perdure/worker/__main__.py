@@ -73,7 +73,13 @@ async def _relay() -> int:
     keyring = settings.keyring()
     async with AsyncExitStack() as stack:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
-        opening = Database.connect(url, max_connections=4, application="perdure-relay", keyring=keyring)
+        opening = Database.connect(
+            url,
+            max_connections=4,
+            application="perdure-relay",
+            statement_cache=settings.statement_cache,
+            keyring=keyring,
+        )
         relay = await reach_postgres("DATABASE_RELAY_URL", opening)
         stack.push_async_callback(relay.close)
         from perdure.telemetry.metrics import metrics_addresses, serve_metrics

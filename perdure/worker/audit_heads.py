@@ -53,7 +53,7 @@ class HeadExport:
         """
         # The file is read again each time, because another relay may have written it.
         before = await asyncio.to_thread(audit.newest_heads, self._path)
-        heads = await audit.all_heads(self._relay.pool)
+        heads = await audit.all_heads(self._relay)
         for tenant_id in sorted(before.keys() - heads.keys()):
             self._problems.is_on("audit_head_missing", tenant_id)
         moved = [

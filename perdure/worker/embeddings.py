@@ -71,7 +71,7 @@ async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event
     while not stop.is_set():
         embedded, wait = 0, POLL_SECONDS
         try:
-            for tenant_id in await list_tenants(relay.pool):
+            for tenant_id in await list_tenants(relay):
                 if time.monotonic() - swept_at.get(tenant_id, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     async with relay.transaction(tenant_id) as tx:
                         await episodes.drop_vectors_of_others(tx, embedder.name)

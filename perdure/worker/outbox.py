@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 async def deliver_due(relay: Database, notifier: Notifier) -> int:
     """Delivers the wake signals that are due and returns how many were delivered. A failed one is due again in ten
     seconds, unless Temporal rejects it permanently."""
-    notes = await outbox.claim_due(relay.pool)
+    notes = await outbox.claim_due(relay)
     delivered = []
     for note in notes:
         try:
@@ -40,7 +40,7 @@ async def deliver_due(relay: Database, notifier: Notifier) -> int:
                 "wake_up_not_delivered", turn_id=note.turn_id, attempt=note.attempts, error=type(error).__name__
             )
     if delivered:
-        await outbox.delete_as_relay(relay.pool, delivered)
+        await outbox.delete_as_relay(relay, delivered)
     return len(delivered)
 
 

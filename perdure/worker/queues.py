@@ -157,6 +157,7 @@ async def _deps(
         max_connections=settings.pool_size,
         application="perdure-worker",
         plan_once=True,
+        statement_cache=settings.statement_cache,
         keyring=settings.keyring(),
     )
     db = await reach_postgres("DATABASE_URL", opening)

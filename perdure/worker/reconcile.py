@@ -159,7 +159,7 @@ class Reconciler:
         finished = stuck = 0
         self._passes += 1
         lists = TemporalLists(self._client, self._problems)
-        for tenant_id in await list_tenants(self._relay.pool):
+        for tenant_id in await list_tenants(self._relay):
             turns = await self._repair(tenant_id)
             stuck += sum(turn.stuck is not None for turn in turns)
             if sum(turn.is_paused for turn in turns) > MAX_CHECKED_ONE_BY_ONE:

@@ -111,7 +111,7 @@ _log = structlog.get_logger(__name__)
 
 async def send_deliveries(relay: Database, sender: WebhookSender, public_url: str) -> int:
     """Sends all due notices concurrently and returns their number."""
-    due = await webhooks.claim_due_deliveries(relay.pool)
+    due = await webhooks.claim_due_deliveries(relay)
     await asyncio.gather(*(_deliver(relay, sender, delivery, public_url) for delivery in due))
     return len(due)
 
@@ -123,13 +123,13 @@ async def _deliver(relay: Database, sender: WebhookSender, delivery: WebhookDeli
         if receiver is not None:
             approval = await approval_delivery(tx, delivery.approval_id, with_args=receiver.with_args)
     if receiver is None or approval is None:
-        await webhooks.delivery_succeeded(relay.pool, delivery)
+        await webhooks.delivery_succeeded(relay, delivery)
         return
     try:
         await sender.send(receiver.url, *_signed_request(relay, delivery, receiver, approval, public_url))
     except Undelivered as error:
         wait = wait_after(delivery.attempts)
-        await webhooks.delivery_failed(relay.pool, delivery, str(error), wait)
+        await webhooks.delivery_failed(relay, delivery, str(error), wait)
         _log.warning(
             "notice_not_delivered",
             webhook_id=delivery.webhook_id,
@@ -138,7 +138,7 @@ async def _deliver(relay: Database, sender: WebhookSender, delivery: WebhookDeli
             problem=str(error),
         )
     else:
-        await webhooks.delivery_succeeded(relay.pool, delivery)
+        await webhooks.delivery_succeeded(relay, delivery)
 
 
 def _signed_request(

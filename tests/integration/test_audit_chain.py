@@ -141,9 +141,9 @@ async def test_only_the_relay_sees_the_heads_of_all_tenants(db: Database, relay:
     tenant = await new_tenant(urls.owner, "seen")
     await write_audit_rows(db, tenant, 1)
     async with db.pool.acquire() as connection:
-        assert await connection.fetchval("SELECT count(*) FROM audit_heads") == 0
-    assert tenant in {row["tenant_id"] for row in (await relay.pool.fetch("SELECT tenant_id FROM audit_heads"))}
-    assert await relay.pool.fetchval("SELECT count(*) FROM audit_chain") == 0
+        assert await connection.fetchval("SELECT count(*) FROM perdure.audit_heads") == 0
+    assert tenant in {row["tenant_id"] for row in (await relay.pool.fetch("SELECT tenant_id FROM perdure.audit_heads"))}
+    assert await relay.pool.fetchval("SELECT count(*) FROM perdure.audit_chain") == 0
 
 
 def lines(path: Path, tenant: str) -> list[dict[str, object]]:

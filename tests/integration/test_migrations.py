@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from urllib.parse import urlsplit, urlunsplit
+from contextlib import AsyncExitStack
 from uuid import UUID
 
 import asyncpg
@@ -14,8 +13,8 @@ from perdure.core.budgets import UsedStorage
 from perdure.store import budgets
 from perdure.store.audit import seal, verify_chain
 from perdure.store.database import Database, new_id
-from perdure.store.migrations import bring_up, is_newest, provision, upgrade
-from tests.conftest import KEYRING, Template, Urls, as_owner
+from perdure.store.migrations import bring_up, is_newest, upgrade
+from tests.conftest import KEYRING, Template, Urls, as_owner, empty_database
 
 WHAT = {
     "columns": "SELECT table_schema, table_name, column_name, data_type, column_default, is_nullable, is_identity "
@@ -37,18 +36,6 @@ WHAT = {
     "search path": "SELECT setconfig::text FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase "
     "WHERE d.datname = current_database() ORDER BY 1",
 }
-
-
-@asynccontextmanager
-async def empty_database(template: Template) -> AsyncIterator[Urls]:
-    name, given = "t_old_" + new_id()[-12:], template.urls
-    urls = (given.owner, given.app, given.relay)
-    owner, app, relay = (urlunsplit(urlsplit(url)._replace(path=f"/{name}")) for url in urls)
-    await provision(given.admin, owner_url=owner, app_url=app, relay_url=relay)
-    yield Urls(given.admin, owner, app, relay)
-    admin = await asyncpg.connect(given.admin)
-    await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-    await admin.close()
 
 
 @pytest.fixture

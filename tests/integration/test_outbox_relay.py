@@ -40,7 +40,7 @@ STATUS = "SELECT status FROM turns WHERE id = $1"
 
 @pytest.fixture(autouse=True)
 async def nothing_due(relay: Database) -> None:
-    await relay.pool.execute("DELETE FROM outbox")
+    await relay.pool.execute("DELETE FROM perdure.outbox")
 
 
 class Heard(Notifier):
@@ -61,7 +61,7 @@ class Heard(Notifier):
 
 async def due(relay: Database, notifier: Notifier) -> int:
     """Time passes, and the relay looks."""
-    await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
+    await relay.pool.execute("UPDATE perdure.outbox SET due_at = now() - interval '1 ms'")
     return await deliver_due(relay, notifier)
 
 
@@ -71,7 +71,7 @@ async def put(harness: Harness, kind: Wake, *turn_ids: str) -> list[Note]:
 
 
 async def outbox_count(relay: Database) -> int:
-    return int(await relay.pool.fetchval("SELECT count(*) FROM outbox"))
+    return int(await relay.pool.fetchval("SELECT count(*) FROM perdure.outbox"))
 
 
 async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, relay: Database, temporal: Client) -> None:
@@ -128,7 +128,7 @@ async def test_notes_to_a_lost_namespace_stay(harness: Harness, relay: Database,
     address, _ = await harness.start(Line("hi"))
     if kind is not Wake.START:
         await put(harness, kind, address.turn_id)
-    await relay.pool.execute("DELETE FROM outbox WHERE kind <> $1", kind.value)
+    await relay.pool.execute("DELETE FROM perdure.outbox WHERE kind <> $1", kind.value)
     target = temporal.service_client.config.target_host
     elsewhere = await Client.connect(target, namespace="misspelt", data_converter=temporal.data_converter)
     assert await due(relay, Notifier(elsewhere, relay)) == 0
@@ -159,7 +159,7 @@ async def test_each_outage_logs_its_start_and_end_once(
 async def test_two_relays_deliver_each_wake_up_once(harness: Harness, relay: Database, temporal: Client) -> None:
     notes = await put(harness, Wake.REQUEST, *(new_id() for _ in range(120)))
     heard = Heard(temporal, relay)
-    await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
+    await relay.pool.execute("UPDATE perdure.outbox SET due_at = now() - interval '1 ms'")
     for _ in range(3):
         await asyncio.gather(*(deliver_due(relay, heard) for _ in range(4)))
     assert await outbox_count(relay) == 0
@@ -208,7 +208,7 @@ async def test_temporary_start_failures_and_wake_signals_are_retried_without_lim
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode
 ) -> None:
     address, _ = await harness.start(Line("hi"))
-    await relay.pool.execute("UPDATE outbox SET kind = $1", kind.value)
+    await relay.pool.execute("UPDATE perdure.outbox SET kind = $1", kind.value)
     heard = Heard(temporal, relay, fails=3 * START_ATTEMPTS, status=status)
     for _ in range(3 * START_ATTEMPTS):
         assert await due(relay, heard) == 0
@@ -331,7 +331,7 @@ async def test_a_silent_receiver_delays_no_other(webhook_app: WebhookApp, monkey
 async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_next(webhook_app: WebhookApp) -> None:
     await webhook_app.request_approval()
     claimed = await webhook_app.relay.pool.fetch(
-        "UPDATE notices SET due_at = now() + interval '60 seconds' RETURNING id"
+        "UPDATE perdure.notices SET due_at = now() + interval '60 seconds' RETURNING id"
     )
     assert len(claimed) == 1 and await webhook_app.deliver() == 0
     await webhook_app.time_passes()

@@ -396,9 +396,10 @@ async def test_the_oldest_paused_turns_are_read_as_many_as_asked(harness: Harnes
 
 async def test_a_start_without_histories_is_refused_while_a_turn_is_open(harness: Harness, urls: Urls) -> None:
     await lost(harness)
-    async with as_owner(urls.owner) as owner:
-        with pytest.raises(SystemExit):
-            await _refuse_lost_turns(owner, "/h/temporal.db", 2)
-        await _refuse_lost_turns(owner, "/h/temporal.db", 1)
-        await stopped(harness)
-        await _refuse_lost_turns(owner, "/h/temporal.db", 0)
+    owner = await Database.connect(urls.owner, max_connections=1)
+    with pytest.raises(SystemExit):
+        await _refuse_lost_turns(owner, "/h/temporal.db", 2)
+    await _refuse_lost_turns(owner, "/h/temporal.db", 1)
+    await stopped(harness)
+    await _refuse_lost_turns(owner, "/h/temporal.db", 0)
+    await owner.close()

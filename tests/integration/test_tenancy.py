@@ -117,7 +117,7 @@ async def test_every_table_has_a_tenant_and_forced_row_security(
 async def test_without_a_tenant_every_table_shows_no_rows(harness: Harness, tables: list[str]) -> None:
     async with harness.db.pool.acquire() as connection:
         for table in tables:
-            assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+            assert await connection.fetchval(f"SELECT count(*) FROM perdure.{table}") == 0, table
 
 
 async def test_another_tenant_neither_sees_nor_changes_a_row(harness: Harness, tables: list[str]) -> None:
@@ -196,13 +196,13 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
     relay = await Database.connect(urls.relay, max_connections=2)
     try:
         async with relay.pool.acquire() as connection:
-            assert await connection.fetchval("SELECT count(*) FROM outbox") > 0
+            assert await connection.fetchval("SELECT count(*) FROM perdure.outbox") > 0
             for table in ("turns", "messages", "approvals", "tool_calls", "users"):
-                assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+                assert await connection.fetchval(f"SELECT count(*) FROM perdure.{table}") == 0, table
             with pytest.raises(DENIED):
-                await connection.fetchval("SELECT count(*) FROM api_tokens")
+                await connection.fetchval("SELECT count(*) FROM perdure.api_tokens")
             with pytest.raises(DENIED):
-                await connection.fetchval("SELECT * FROM principal_of('x')")
+                await connection.fetchval("SELECT * FROM perdure.principal_of('x')")
     finally:
         await relay.close()
 

@@ -7,8 +7,6 @@ are due.
 from dataclasses import dataclass
 from enum import StrEnum
 
-import asyncpg
-
 from perdure.contracts.turns import Carried, Routing, TurnAddress, TurnInput, TurnStatus
 from perdure.graph import registry
 from perdure.store.database import Connection, Database
@@ -58,24 +56,26 @@ async def delete_delivered(db: Database, note: Note) -> None:
     await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")
 
 
-async def claim_due(relay_pool: asyncpg.Pool, limit: int = 50) -> list[Note]:
+async def claim_due(relay: Database, limit: int = 50) -> list[Note]:
     """Claims due wake signals of all tenants for ten seconds. Only the relay's role can see them. Concurrent relays
     claim different signals."""
-    rows = await relay_pool.fetch(
-        "UPDATE outbox SET due_at = now() + interval '10 seconds', attempts = attempts + 1 WHERE id IN ("
-        "SELECT id FROM outbox WHERE due_at <= now() ORDER BY due_at, id LIMIT $1 FOR UPDATE SKIP LOCKED) "
-        "RETURNING id, tenant_id, kind, turn_id, request_id, attempts",
-        limit,
-    )
+    async with relay.without_tenant() as connection:
+        rows = await connection.fetch(
+            "UPDATE perdure.outbox SET due_at = now() + interval '10 seconds', attempts = attempts + 1 WHERE id IN ("
+            "SELECT id FROM perdure.outbox WHERE due_at <= now() ORDER BY due_at, id LIMIT $1 FOR UPDATE SKIP LOCKED) "
+            "RETURNING id, tenant_id, kind, turn_id, request_id, attempts",
+            limit,
+        )
     return [
         Note(r["id"], r["tenant_id"], Wake(r["kind"]), str(r["turn_id"]), r["request_id"], attempts=r["attempts"])
         for r in rows
     ]
 
 
-async def delete_as_relay(relay_pool: asyncpg.Pool, notes: list[int]) -> None:
+async def delete_as_relay(relay: Database, notes: list[int]) -> None:
     """Deletes delivered wake signals with the relay's role."""
-    await relay_pool.execute("DELETE FROM outbox WHERE id = ANY($1)", notes)
+    async with relay.without_tenant() as connection:
+        await connection.execute("DELETE FROM perdure.outbox WHERE id = ANY($1)", notes)
 
 
 async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:

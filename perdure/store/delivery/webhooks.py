@@ -7,7 +7,7 @@ import asyncpg
 
 from perdure.contracts.errors import CallerError
 from perdure.store import audit
-from perdure.store.database import Connection, new_id, signer_of
+from perdure.store.database import Connection, Database, new_id, signer_of
 
 MAX_WEBHOOKS = 20
 _LIST = """
@@ -96,8 +96,8 @@ def _webhook(row: asyncpg.Record) -> Webhook:
 
 
 _CLAIM = f"""
-UPDATE notices SET due_at = now() + interval '{CLAIM_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
-  SELECT id FROM notices WHERE due_at <= now() AND gave_up_at IS NULL ORDER BY due_at, at LIMIT $1
+UPDATE perdure.notices SET due_at = now() + interval '{CLAIM_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
+  SELECT id FROM perdure.notices WHERE due_at <= now() AND gave_up_at IS NULL ORDER BY due_at, at LIMIT $1
   FOR UPDATE SKIP LOCKED)
 RETURNING id, tenant_id, webhook_id, approval_id, event, at, attempts
 """
@@ -127,12 +127,14 @@ class Receiver:
     with_args: bool
 
 
-async def claim_due_deliveries(relay_pool: asyncpg.Pool, limit: int = 20) -> list[WebhookDelivery]:
+async def claim_due_deliveries(relay: Database, limit: int = 20) -> list[WebhookDelivery]:
     """Claims due notices of all tenants for a minute. Only the relay's role can see them. Concurrent relays claim
     different notices. A notice has the approval's state at the time of sending."""
+    async with relay.without_tenant() as connection:
+        rows = await connection.fetch(_CLAIM, limit)
     return [
         WebhookDelivery(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
-        for r in await relay_pool.fetch(_CLAIM, limit)
+        for r in rows
     ]
 
 
@@ -144,19 +146,19 @@ async def receiver_of(tx: Connection, delivery: WebhookDelivery) -> Receiver | N
     return Receiver(**row) if row is not None else None
 
 
-async def delivery_succeeded(relay_pool: asyncpg.Pool, delivery: WebhookDelivery) -> None:
+async def delivery_succeeded(relay: Database, delivery: WebhookDelivery) -> None:
     """Deletes a notice that was delivered or is no longer needed."""
-    await relay_pool.execute("DELETE FROM notices WHERE id = $1", delivery.id)
+    async with relay.without_tenant() as connection:
+        await connection.execute("DELETE FROM perdure.notices WHERE id = $1", delivery.id)
 
 
-async def delivery_failed(
-    relay_pool: asyncpg.Pool, delivery: WebhookDelivery, problem: str, wait: timedelta | None
-) -> None:
+async def delivery_failed(relay: Database, delivery: WebhookDelivery, problem: str, wait: timedelta | None) -> None:
     """Schedules the next attempt after `wait`. With None, gives the notice up."""
-    await relay_pool.execute(
-        "UPDATE notices SET problem = $2, due_at = now() + coalesce($3::interval, '0'), "
-        "gave_up_at = CASE WHEN $3::interval IS NULL THEN now() END WHERE id = $1",
-        delivery.id,
-        problem,
-        wait,
-    )
+    async with relay.without_tenant() as connection:
+        await connection.execute(
+            "UPDATE perdure.notices SET problem = $2, due_at = now() + coalesce($3::interval, '0'), "
+            "gave_up_at = CASE WHEN $3::interval IS NULL THEN now() END WHERE id = $1",
+            delivery.id,
+            problem,
+            wait,
+        )

@@ -137,7 +137,7 @@ async def retire(tx: Connection, name: str, actor: str) -> None:
     await audit.record(tx, KIND, keyring.sign(name_text(tenant_id, name)), {}, actor=actor, turn_id=None)
 
 
-async def refuse_erased(tx: Connection | asyncpg.Connection, tenant_id: str, keyring: Keyring, name: str) -> None:
+async def refuse_erased(tx: Connection, tenant_id: str, keyring: Keyring, name: str) -> None:
     """Checks that a name is not retired. It must run after the name was inserted, so that it sees an erasure that has
     just ended.
 
@@ -250,13 +250,13 @@ def _read_member(row: asyncpg.Record) -> Member:
     )
 
 
-async def ensure_tenant(owner: asyncpg.Connection, tenant_id: str) -> None:
+async def ensure_tenant(owner: Connection, tenant_id: str) -> None:
     """Creates the tenant if it does not exist. The database owner writes the first tenant and users of a deployment."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", tenant_id)
 
 
 async def ensure_user(
-    owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str], token_sha256: str, keyring: Keyring
+    owner: Connection, tenant_id: str, name: str, roles: list[str], token_sha256: str, keyring: Keyring
 ) -> None:
     """Creates the user and its token if they do not exist, in a transaction of the tenant.
 
@@ -281,7 +281,7 @@ async def ensure_user(
     )
 
 
-async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str]) -> None:
+async def grant(owner: Connection, tenant_id: str, name: str, roles: list[str]) -> None:
     """Adds these roles to a user's roles."""
     await owner.execute(
         "UPDATE users SET roles = ARRAY(SELECT DISTINCT unnest(roles || $3::text[]) ORDER BY 1) "

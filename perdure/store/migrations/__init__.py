@@ -23,11 +23,17 @@ _ALEMBIC = (
 async def is_newest(owner_url: str) -> bool:
     """Returns whether the database is up to date. It is checked first, because importing alembic takes a second of CPU
     (measured)."""
-    connection = await asyncpg.connect(owner_url, timeout=10)
+    connection = await _connect(owner_url)
     try:
-        return await _version(connection) == NEWEST
+        async with connection.transaction():
+            return await _version(connection) == NEWEST
     finally:
         await connection.close()
+
+
+async def _connect(url: str) -> asyncpg.Connection:
+    """Returns a connection that keeps no prepared statements, because a pooler can be between."""
+    return await asyncpg.connect(url, timeout=10, statement_cache_size=0)
 
 
 async def _version(connection: asyncpg.Connection) -> str | None:
@@ -42,7 +48,7 @@ async def bring_up(owner_url: str) -> None:
 
     Raises: errors of asyncpg, SQLAlchemy and psycopg.
     """
-    connection = await asyncpg.connect(owner_url, timeout=10)
+    connection = await _connect(owner_url)
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -89,12 +95,15 @@ async def provision(admin_url: str, *, owner_url: str, app_url: str, relay_url: 
 
     Raises: errors of asyncpg, if `admin_url` has no permission to create roles or the server has no pgvector.
     """
-    admin = await asyncpg.connect(admin_url, timeout=10)
+    admin = await _connect(admin_url)
     try:
-        for url in (owner_url, app_url, relay_url):
-            await _role(admin, url)
+        async with admin.transaction():
+            for url in (owner_url, app_url, relay_url):
+                await _role(admin, url)
         owner, database = urlsplit(owner_url).username or "", urlsplit(owner_url).path.lstrip("/")
-        if not await admin.fetchval("SELECT true FROM pg_database WHERE datname = $1", database):
+        async with admin.transaction():
+            exists = await admin.fetchval("SELECT true FROM pg_database WHERE datname = $1", database)
+        if not exists:
             await admin.execute(f"CREATE DATABASE {_quoted(database)} OWNER {_quoted(owner)} TEMPLATE template0")
     finally:
         await admin.close()
@@ -103,10 +112,11 @@ async def provision(admin_url: str, *, owner_url: str, app_url: str, relay_url: 
 
 async def _extension(admin_url: str) -> None:
     """Creates pgvector, which requires a superuser. Its schema is `public`, because the store's SQL names it there."""
-    admin = await asyncpg.connect(admin_url, timeout=10)
+    admin = await _connect(admin_url)
     try:
-        if not await admin.fetchval("SELECT true FROM pg_extension WHERE extname = 'vector'"):
-            await admin.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        async with admin.transaction():
+            if not await admin.fetchval("SELECT true FROM pg_extension WHERE extname = 'vector'"):
+                await admin.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
     finally:
         await admin.close()
 

@@ -5,11 +5,12 @@ from sqlalchemy import create_engine, pool, text
 
 from perdure.store.migrations import LOCK
 
-engine = create_engine(context.config.attributes["url"], poolclass=pool.NullPool)
+# A pooler can be between: no prepared statements, and the lock belongs to the transaction.
+arguments = {"prepare_threshold": None}
+engine = create_engine(context.config.attributes["url"], poolclass=pool.NullPool, connect_args=arguments)
 with engine.connect() as connection:
-    connection.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
-    connection.commit()
     context.configure(connection=connection)
     with context.begin_transaction():
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
         context.run_migrations()
 engine.dispose()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from perdure.contracts.turns import StuckTask, TurnAddress, TurnStatus
-from perdure.store.database import Connection
+from perdure.store.database import Connection, Database
 from perdure.store.delivery.outbox import Wake
 from perdure.store.turns.finish import admit_queued
 
@@ -26,9 +26,10 @@ class OpenTurn:
         return self.status.value.startswith("awaiting")
 
 
-async def list_tenants(relay_pool: asyncpg.Pool) -> list[str]:
+async def list_tenants(relay: Database) -> list[str]:
     """Returns the ids of all tenants, read with the relay's database role."""
-    rows = await relay_pool.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> '*' ORDER BY tenant_id")
+    async with relay.without_tenant() as connection:
+        rows = await connection.fetch("SELECT tenant_id FROM perdure.tenants WHERE tenant_id <> '*' ORDER BY tenant_id")
     return [row["tenant_id"] for row in rows]
 
 

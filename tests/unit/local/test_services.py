@@ -50,7 +50,7 @@ def test_an_external_database_serves_every_role_without_its_own_address() -> Non
     assert services.external_postgres({}) is None
     found = services.external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
     assert found is not None
-    assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "app")
+    assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "")
 
 
 @pytest.mark.parametrize(("before", "environ", "is_lost"), [
