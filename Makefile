@@ -42,11 +42,11 @@ up: $(STAMP) ## start everything in the foreground, with the examples, and print
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
 	@$(RUN)/python -m perdure.cli.demo
 
-test: setup jail chromium ## test every promise on real components, with the checks: what CI runs
+test: setup jail chromium pooler ## test every promise on real components, with the checks: what CI runs
 	@$(MAKE) --no-print-directory -j2 static $(COLLECTED)
 	@$(RUN)/pytest -rfER -n $(AT_ONCE) --no-loadscope-reorder
 
-soak: setup jail chromium ## repetitions, large data, long kills, measured times; writes docs/figures/soak.md
+soak: setup jail chromium pooler ## repetitions, large data, long kills, measured times; writes docs/figures/soak.md
 	@$(RUN)/python -m tests.soak
 
 # Most tests wait more than they compute, so more files run in parallel than there are cores, each process with its own
@@ -75,6 +75,14 @@ chromium: # installs the browser for the tests of the pages, if root can
 		echo "Installing Chromium, for the tests of the pages" && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } || \
 		{ echo "The tests of the pages need Chromium: apt-get install chromium fonts-dejavu-core (or your system's package)" >&2; exit 1; }
+
+.PHONY: pooler
+pooler: # installs PgBouncer for its tests, if root can; the tests start it themselves
+	@command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "Installing PgBouncer, for the tests behind a pooler" && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq pgbouncer >/dev/null; } || \
+		{ echo "The tests behind a pooler need PgBouncer: apt-get install pgbouncer (or your system's package)" >&2; exit 1; }
 
 check: $(STAMP) ## format, lint, types, import rules, prose, unit tests: two minutes
 	@$(MAKE) --no-print-directory -j2 static unit

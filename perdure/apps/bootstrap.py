@@ -97,10 +97,7 @@ async def bootstrap(
     if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
         registry, _ = await asyncio.gather(_load_apps(settings), bring_up(owner_url))
-    opening = Database.connect(
-        owner_url, max_connections=2, application="perdure-bootstrap", any_role=True, statement_cache=False
-    )
-    owner = await reach_postgres("DATABASE_OWNER_URL", opening)
+    owner = await reach_postgres("DATABASE_OWNER_URL", _connect_owner(owner_url))
     try:
         await _refuse_lost_turns(owner, lost_history, settings.open_turns_lost)
         keyring = await _ensure_keyring(owner, settings, configured)
@@ -120,6 +117,11 @@ async def bootstrap(
         return Bootstrapped(tokens, skipped, code, kept)
     finally:
         await owner.close()
+
+
+async def _connect_owner(url: str) -> Database:
+    name = "perdure-bootstrap"
+    return await Database.connect(url, max_connections=2, application=name, any_role=True, statement_cache=False)
 
 
 def _check_files(settings: Settings) -> None:

@@ -102,7 +102,7 @@ async def _skip_reset(_: asyncpg.Connection) -> None:
 
 async def _refuse_lost_statements(pool: asyncpg.Pool) -> None:
     """Checks that a prepared statement outlives its transaction. Behind a pooler in transaction mode it does not: while
-    the second connection has a transaction, the first one is given another connection of Postgres.
+    the second connection has a transaction, the first one uses another connection of Postgres.
 
     Raises: InvariantBroken `statements_lost`.
     """
@@ -163,8 +163,8 @@ class Database:
         `wait_seconds` limits each of these: opening a connection, waiting for a free one, one command, and giving up a
         connection on which a command hangs. Without it, a Postgres that does not respond blocks its callers for
         minutes. `plan_once` plans a prepared statement once per connection, whatever its arguments; it is for
-        statements that use keys. Without `statement_cache` every statement with arguments is prepared anew, which costs
-        it a second round trip. Without `keyring` no audit rows can be written.
+        statements that use keys. Without `statement_cache` a statement with arguments takes two round trips. Without
+        `keyring` no audit rows can be written.
 
         Raises: InvariantBroken `role_too_strong`, or `statements_lost` if the statement cache cannot work here;
         asyncpg's and OS errors if Postgres is not reachable.
@@ -182,15 +182,19 @@ class Database:
             server_settings={"application_name": application},
         )
         database = cls(pool, wait_seconds, keyring, plan_once=plan_once, statement_cache=statement_cache)
+        await database._check(any_role=any_role)
+        return database
+
+    async def _check(self, *, any_role: bool) -> None:
+        """Closes the pool and raises InvariantBroken if it cannot be used."""
         try:
             if not any_role:
-                await database._refuse_strong_role()
-            if statement_cache and max_connections > 1:
-                await _refuse_lost_statements(pool)
+                await self._refuse_strong_role()
+            if self._statement_cache and self.pool.get_max_size() > 1:
+                await _refuse_lost_statements(self.pool)
         except BaseException:
-            await pool.close()
+            await self.pool.close()
             raise
-        return database
 
     async def _refuse_strong_role(self) -> None:
         """Checks that the role cannot bypass row-level security.

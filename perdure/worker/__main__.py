@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
+from perdure.core.audit import Keyring
 from perdure.egress.httpx_transport import guard
 from perdure.embedding.choice import embedder_of
 from perdure.settings import Settings, log_from, needed, secret
@@ -66,21 +67,23 @@ async def _serve(names: list[str]) -> int:
     return 0
 
 
+async def _connect_relay(settings: Settings, keyring: Keyring) -> Database:
+    return await Database.connect(
+        needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
+        max_connections=4,
+        application="perdure-relay",
+        statement_cache=settings.statement_cache,
+        keyring=keyring,
+    )
+
+
 async def _relay() -> int:
     settings = Settings.read()
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     keyring = settings.keyring()
     async with AsyncExitStack() as stack:
-        url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
-        opening = Database.connect(
-            url,
-            max_connections=4,
-            application="perdure-relay",
-            statement_cache=settings.statement_cache,
-            keyring=keyring,
-        )
-        relay = await reach_postgres("DATABASE_RELAY_URL", opening)
+        relay = await reach_postgres("DATABASE_RELAY_URL", _connect_relay(settings, keyring))
         stack.push_async_callback(relay.close)
         from perdure.telemetry.metrics import metrics_addresses, serve_metrics
         from perdure.worker.telemetry import ENDED

@@ -149,10 +149,8 @@ def loads_memory(kinds: Sequence[Kind]) -> bool:
     return bool({Kind.MEMORY, Kind.TURNS}.intersection(kinds))
 
 
-async def _deps(
-    settings: Settings, kinds: Sequence[Kind], stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox
-) -> Deps:
-    opening = Database.connect(
+async def _connect_database(settings: Settings) -> Database:
+    return await Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         max_connections=settings.pool_size,
         application="perdure-worker",
@@ -160,7 +158,12 @@ async def _deps(
         statement_cache=settings.statement_cache,
         keyring=settings.keyring(),
     )
-    db = await reach_postgres("DATABASE_URL", opening)
+
+
+async def _deps(
+    settings: Settings, kinds: Sequence[Kind], stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox
+) -> Deps:
+    db = await reach_postgres("DATABASE_URL", _connect_database(settings))
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
