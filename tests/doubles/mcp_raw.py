@@ -6,7 +6,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 TOOL: dict[str, Any] = {
@@ -61,20 +66,36 @@ _HALVES = r"pressed \ud83d\ude00 \ud83d, \\ud83d"
 GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
 
+_RESULTS: dict[str, Any] = {
+    "result_is_text": "pressed",
+    "result_is_list": ["pressed"],
+    "content_is_number": {"content": 42},
+    "is_huge": {"content": [{"type": "text", "text": "pressed" + "x" * 17_000_000}]},
+}
+_LINES = {
+    "no_result": '{"jsonrpc": "2.0", "id": NUMBER}\n',
+    "broken_json": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": pressed}}\n',
+    "no_version": '{"id": NUMBER, "result": {"content": [{"type": "text", "text": "pressed"}]}}\n',
+    "error_is_text": '{"jsonrpc": "2.0", "id": NUMBER, "error": "no such button"}\n',
+    "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
+}
+
+
 def pressed(number: Any, how: str) -> None:
     if how in _ERRORS:
         write({"jsonrpc": "2.0", "id": number, "error": {"code": _ERRORS[how], "message": "because of the test"}})
-    elif how == "result_is_text":
-        say(number, "pressed")
-    elif how == "content_is_number":
-        say(number, {"content": 42})
+    elif how in _RESULTS:
+        say(number, _RESULTS[how])
+    elif how in _LINES:
+        sys.stdout.write(_LINES[how].replace("NUMBER", str(number)))
+        sys.stdout.flush()
+        if not _LINES[how].endswith("\n"):
+            os.kill(os.getpid(), signal.SIGKILL)
     elif how == "half_characters":
         sys.stdout.write(
             json.dumps({"jsonrpc": "2.0", "id": number, "result": GOOD}).replace("pressed", _HALVES) + "\n"
         )
         sys.stdout.flush()
-    elif how == "no_result":
-        write({"jsonrpc": "2.0", "id": number})
     elif how == "other_id":
         say(987_654, GOOD)
     elif how == "not_utf8":
@@ -89,10 +110,6 @@ def pressed(number: Any, how: str) -> None:
         if len(_waiting) == 2:
             say(_waiting[1], {"content": [{"type": "text", "text": "x" * 17_000_000}]})
             say(_waiting[0], GOOD)
-    elif how == "half_then_dies":
-        sys.stdout.buffer.write(b'{"jsonrpc": "2.0", "id"')
-        sys.stdout.buffer.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
     elif how == "takes_its_time":
         time.sleep(2.0)
         say(number, GOOD)
@@ -115,6 +132,38 @@ def say(number: Any, result: Any) -> None:
 def write(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def raw_http_server(how: str) -> Iterator[str]:
+    """The same server over HTTP, for answers that are one line; it yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            in_event = how == "in_an_event" and message["method"] == "tools/call"
+            with redirect_stdout(StringIO()) as written:
+                answer(message, Path(os.devnull), "result_is_list" if in_event else how)
+            body = (f"data: {written.getvalue()}\n" if in_event else written.getvalue()).encode()
+            self.send_response(200 if body else 202)
+            self.send_header("Content-Type", "text/event-stream" if in_event else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with suppress(BrokenPipeError, ConnectionResetError):  # the client reads only the start of a huge answer
+                self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.send_error(405)
+
+        do_DELETE = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        server.shutdown()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from perdure.settings import Settings
 from perdure.store import agents
 from tests.conftest import Urls, as_owner
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB, McpBench, Web, bench
-from tests.doubles.mcp_raw import TOOL
+from tests.doubles.mcp_raw import TOOL, raw_http_server
 from tests.doubles.target import app_agents
 from tests.eventually import until
 from tests.harness import Harness, publish_app
@@ -403,7 +403,7 @@ async def new_raw_server(tmp_path: Path) -> AsyncIterator[Raws]:
 
 
 @pytest.mark.parametrize(("how", "trusted"), [
-    ("result_is_text", OPAQUE),
+    ("error_is_text", OPAQUE),
     ("says_internal_error", OPAQUE),
     ("no_result", READ),
     soak("says_its_own", READ),
@@ -436,7 +436,15 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     assert raw.pressed() == 1
 
 
-@pytest.mark.parametrize(("how", "kept"), [("misfits", "often"), ("content_is_number", "42")])
+@pytest.mark.parametrize(("how", "kept"), [
+    ("misfits", "often"),
+    ("content_is_number", "42"),
+    ("result_is_text", "pressed"),
+    ("result_is_list", "pressed"),
+    ("broken_json", "pressed"),
+    ("no_result", "id"),
+    ("is_huge", "content"),
+])  # fmt: skip
 async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     new_raw_server: Raws, how: str, kept: str
 ) -> None:
@@ -447,8 +455,23 @@ async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     assert kept in str(output["answer"])
 
 
-async def test_half_a_character_does_not_lose_an_answer(new_raw_server: Raws) -> None:
-    assert (await new_raw_server("half_characters").press()).output == "pressed 😀 \ufffd, \\ud83d"
+@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event"])
+async def test_an_answer_over_http_that_cannot_be_parsed_is_reported(tmp_path: Path, how: str) -> None:
+    with raw_http_server(how) as url:
+        server = McpServer(name="raw", url=url, start_seconds=20, max_answer_bytes=100_000)
+        session = McpSession(server, tmp_path, tmp_path, lambda name: None)
+        card = (await session.connection()).offer.tools["raw_press"].card
+        output = (await McpTool(card, session).run({"times": 1}, context(card))).output
+        await session.close()
+    assert isinstance(output, dict) and output["status"] == "answer_misfit"
+    assert ("[not read]" if how == "is_huge" else "pressed") in str(output["answer"])
+
+
+@pytest.mark.parametrize(
+    ("how", "output"), [("half_characters", "pressed 😀 \ufffd, \\ud83d"), ("no_version", "pressed")]
+)
+async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
+    assert (await new_raw_server(how).press()).output == output
 
 
 async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server: Raws) -> None:
@@ -514,8 +537,9 @@ async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(
     raw = new_raw_server("second_is_huge", **trusted)
     first = asyncio.create_task(raw.press(seconds=60.0))
     await until(lambda: raw.pressed() == 1, seconds=60.0)
-    with pytest.raises(ToolRefused if trusted else ServerLost):
-        await raw.press(seconds=60.0)
+    with pytest.raises(ToolRefused) if trusted else nullcontext():
+        output = (await raw.press(seconds=60.0)).output
+        assert isinstance(output, dict) and output["status"] == "answer_misfit"
     assert (await first).output == "pressed" and raw.pressed() == 2
 
 

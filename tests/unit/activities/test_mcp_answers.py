@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
+from perdure.activities.toolbox.mcp.answers import mend_halves
 from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
-from perdure.activities.toolbox.mcp.transports import Note, Wire, _AnswerStream, mend_halves
+from perdure.activities.toolbox.mcp.transports import _AnswerStream
+from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.activities.toolbox.mcp import transports
-from perdure.activities.toolbox.mcp.transports import SkippedLine, UnmatchedLine, lines
+from perdure.activities.toolbox.mcp.answers import UnmatchedLine
+from perdure.activities.toolbox.mcp.transports import SkippedLine, lines
 
 LIMIT_BYTES = 600
 LONG = "x" * 2_000

@@ -37,17 +37,10 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
+from perdure.activities.toolbox.mcp.answers import CALL_RESULT, checked_streams
 from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
-from perdure.activities.toolbox.mcp.transports import (
-    ATTEMPT_FIELD,
-    CALL_RESULT,
-    Child,
-    Note,
-    Wire,
-    checked_streams,
-    http_streams,
-    stdio_streams,
-)
+from perdure.activities.toolbox.mcp.transports import Child, http_streams, stdio_streams
+from perdure.activities.toolbox.mcp.wire import ATTEMPT_FIELD, Note, Wire
 from perdure.contracts.mcp import SECRET_PATTERN, McpServer
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound, named_by_url

@@ -42,7 +42,7 @@ from perdure.sdk.outcomes import Meaning, ToolRefused, ToolResult, ToolUnavailab
 
 if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker without MCP calls can save
     from perdure.activities.toolbox.mcp.session import Connection, McpSession, SecretOf
-    from perdure.activities.toolbox.mcp.transports import Note, Wire
+    from perdure.activities.toolbox.mcp.wire import Note, Wire
 
 _BAD_REQUEST = -32600
 _REJECTION_CODES = frozenset({_BAD_REQUEST, -32601, -32602})
@@ -97,25 +97,22 @@ class McpTool:
         answer, note = await connection.call(offered.tool, arguments, meta)
         if _session_is_gone(answer, note):
             connection.wire.ended.set()  # the next attempt opens another connection
-        if isinstance(answer, CallToolResult) and not note.too_large:
+        if isinstance(answer, CallToolResult) and (note.misfit or not note.too_large):
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
-            mismatch = f"it breaks the protocol at {note.misfit}" if note.misfit else None
-            return self._result(output_of(answer), mismatch or await schema_mismatch(answer, offered.output))
+            return self._result(output_of(answer), note.misfit or await schema_mismatch(answer, offered.output))
         raise self._failure(answer, note, connection.wire)
 
     def _result(self, output: JsonValue, mismatch: str | None) -> ToolResult:
-        """Returns the result for the model. If a response does not match the output schema, a read fails. For other
-        tools, the response is still returned with a note, because it is all that is known about the effect.
+        """Returns the result for the model. A read whose response breaks the protocol or its output schema fails. For
+        other tools, the response is still returned with a note, because it is all that is known about the effect.
 
         Raises: ToolRefused.
         """
         if mismatch is None:
             return result_of(output)
         server = self.session.server.name
-        message = (
-            f"the server {server} received the call, but its answer is not as the protocol or the tool says: {mismatch}"
-        )
+        message = f"the server {server} received the call, but its answer is not valid: {mismatch}"
         if self.card.effect is EffectClass.READ:
             raise ToolRefused(message)
         return result_of({"status": "answer_misfit", "message": message, "answer": output})

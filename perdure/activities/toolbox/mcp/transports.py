@@ -10,10 +10,9 @@ connection, and with it every other open call.
 import asyncio
 import json
 import os
-import re
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,26 +23,25 @@ import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    PARSE_ERROR,
-    CallToolResult,
-    ErrorData,
-    InputRequiredResult,
-    JSONRPCError,
-    JSONRPCResponse,
-    ListToolsResult,
-    jsonrpc_message_adapter,
-)
-from mcp_types.methods import validate_server_result
-from pydantic import TypeAdapter, ValidationError
 
+from perdure.activities.toolbox.mcp.answers import (
+    ANSWER_START,
+    EXCERPT_BYTES,
+    Inbound,
+    UnmatchedLine,
+    error_message,
+    mend_halves,
+    parse_message,
+    request_id_of,
+    unread_result,
+    whole_escapes,
+)
+from perdure.activities.toolbox.mcp.wire import MAX_BODY_BYTES, Note, Wire
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
 from perdure.egress.httpx2_transport import Transport2
 
-ATTEMPT_FIELD = "perdure/attempt"
-"""The field of a call's `_meta` with the token of this attempt. It has no meaning for the server."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
 answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
@@ -63,61 +61,6 @@ MAX_LOG_BYTES = 1024 * 1024
 LOG_SECONDS = 10.0
 """Seconds between checks of the size of a server's standard error."""
 MAX_SKIPPED_BYTES = 8 * MAX_MESSAGE_BYTES
-_EXCERPT_BYTES = 512
-_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
-_ANSWER = rb'"(?:result|error)"\s*:'
-_ANSWER_START = re.compile(
-    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
-)
-_ANSWER_END = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
-
-
-@dataclass(slots=True)
-class Note:
-    """The record of one call on the wire."""
-
-    sent: bool = False
-    """True if any part of the call may have reached the server."""
-    status: int | None = None
-    """The HTTP status of the response, if there was one."""
-    retry_after_seconds: float | None = None
-    lost: bool = False
-    """True if the call was sent and the connection broke before a response began."""
-    request_id: int | str | None = None
-    misfit: str = ""
-    """The reason if the response is a result that breaks the protocol. Its text then replaces it."""
-    too_large: bool = False
-    """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
-
-
-@dataclass(slots=True)
-class Wire:
-    """The state of one connection. It records for each call whether it was sent, and how it came back. The library
-    distinguishes only partly between a call that was never sent and one that was lost. For an `opaque` tool that
-    difference decides. Both transports therefore record each call here, by a token in its `_meta`. Without a note,
-    nothing was sent."""
-
-    notes: dict[str, Note] = field(default_factory=dict)
-    """Notes of the open calls, by token."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the connection has ended or must end."""
-    refused: str = ""
-    """The rule of outgoing requests that forbids this server; empty if it is allowed."""
-    protocol: str = "2025-11-25"
-    """The version of the protocol that client and server use."""
-    left_out: dict[str, str] = field(default_factory=dict)
-    """Listed tools that break the protocol, with the reason, which follows the name."""
-
-    def note(self, message: Mapping[str, Any]) -> Note | None:
-        """Returns the note of the call in this message, or None if the message is not a recorded call."""
-        params = message.get("params")
-        meta = params.get("_meta") if isinstance(params, Mapping) else None
-        token = meta.get(ATTEMPT_FIELD) if isinstance(meta, Mapping) else None
-        note = self.notes.get(token) if isinstance(token, str) else None
-        if note is not None:
-            note.request_id = message.get("id")
-        return note
 
 
 @asynccontextmanager
@@ -176,28 +119,6 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         return self._wire.note(message) if isinstance(message, dict) else None
 
 
-_ESCAPE = re.compile(
-    rb"\\(?:(u[dD][89abAB][0-9a-fA-F]{2})(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|(u[dD][c-fC-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
-)
-_PAIR_BYTES = 12
-"""Length of two escaped halves of a character."""
-
-
-def mend_halves(text: bytes) -> bytes:
-    """Returns JSON text with each half of a character replaced, because the library cannot read it."""
-    return _ESCAPE.sub(lambda each: each[0] if each[2] or not (each[1] or each[3]) else rb"\ufffd", text)
-
-
-def _whole_escapes(text: bytes) -> int:
-    """Returns the length of the text before an escape that its end may have cut."""
-    start = len(text) - _PAIR_BYTES
-    for each in _ESCAPE.finditer(text, 0) if b"\\" in text[-_PAIR_BYTES:] else ():
-        if each.end() > start and (each.start() + _PAIR_BYTES > len(text)):
-            return each.start()
-    return len(text) - text.endswith(b"\\")
-
-
 class _AnswerStream(httpx2.AsyncByteStream):
     """The bytes of an answer. If it breaks off or is too large, the stream ends without an exception."""
 
@@ -210,93 +131,23 @@ class _AnswerStream(httpx2.AsyncByteStream):
         try:
             async for piece in self._inner:
                 held += piece
-                end = _whole_escapes(held)
-                yield mend_halves(held[:end])
+                end = whole_escapes(held)
+                yield self._mended(held[:end])
                 held = held[end:]
         except AnswerWithheld:
             self._note.too_large = True
         except (httpx2.TransportError, httpx2.DecodingError):
+            self._note.body.clear()  # it is not the server's whole answer
             return
-        yield mend_halves(held)
+        yield self._mended(held)
+
+    def _mended(self, piece: bytes) -> bytes:
+        text = mend_halves(piece)
+        self._note.body += text[: MAX_BODY_BYTES - len(self._note.body)]
+        return text
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-
-CALL_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
-_LIST = TypeAdapter(ListToolsResult)
-_MAX_FAULT_CHARACTERS = 200
-_Inbound = SessionMessage | Exception
-_Reading = MemoryObjectReceiveStream[_Inbound]
-_Writing = MemoryObjectSendStream[SessionMessage]
-
-
-@asynccontextmanager
-async def checked_streams(
-    streams: AbstractAsyncContextManager[tuple[_Reading, _Writing]], wire: Wire
-) -> AsyncIterator[tuple[_Reading, _Writing]]:
-    """Yields the two streams of a transport without the listed tools that break the protocol. The library would reject
-    the whole page for one of them."""
-    async with streams as (received, writing):
-        inbound, reading = anyio.create_memory_object_stream[_Inbound](0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_pass_checked, received, inbound, wire)
-            try:
-                yield reading, writing
-            finally:
-                tasks.cancel_scope.cancel()
-                for stream in (inbound, reading):
-                    stream.close()
-
-
-async def _pass_checked(received: _Reading, inbound: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        async for each in received:
-            answer = each.message if isinstance(each, SessionMessage) else None
-            if isinstance(answer, JSONRPCResponse):
-                _mend(answer, wire)
-            await inbound.send(each)
-        inbound.close()
-
-
-def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
-    """Changes an answer that the library would reject. A list of tools loses those that break the protocol. The result
-    of a call becomes its text, and the call's note gets the reason."""
-    tools = answer.result.get("tools")
-    if isinstance(tools, list) and not _list_fault(answer.result, [], wire):
-        answer.result["tools"] = [tool for tool in tools if _keeps_protocol(tool, answer.result, wire)]
-    note = next((note for note in wire.notes.values() if note.request_id == answer.id), None)
-    fault = _fault("tools/call", wire.protocol, answer.result, CALL_RESULT) if note is not None else ""
-    if note is not None and fault:
-        note.misfit = fault
-        text = json.dumps(answer.result, ensure_ascii=False)
-        is_error = answer.result.get("isError") is True
-        answer.result = {"content": [{"type": "text", "text": text}], "isError": is_error}
-
-
-def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
-    return _fault("tools/list", wire.protocol, {**result, "tools": tools}, _LIST)
-
-
-def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
-    """Returns whether the library accepts the listed tool; notes the tool otherwise."""
-    fault = _list_fault(result, [tool], wire)
-    if fault:
-        name = str(tool.get("name", "")) if isinstance(tool, Mapping) else ""
-        wire.left_out[name[:80]] = f"breaks the protocol: {fault}"
-    return not fault
-
-
-def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[Any]) -> str:
-    """Returns why the library rejects a result; empty if it accepts it."""
-    try:
-        with suppress(KeyError):  # a version of the protocol without this method, for which the library checks less
-            validate_server_result(method, version, result)
-        kind.validate_python(result, by_name=False)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:_MAX_FAULT_CHARACTERS]
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +165,7 @@ class Child:
 @asynccontextmanager
 async def stdio_streams(
     child: Child, wire: Wire
-) -> AsyncIterator[tuple[MemoryObjectReceiveStream[_Inbound], MemoryObjectSendStream[SessionMessage]]]:
+) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Inbound], MemoryObjectSendStream[SessionMessage]]]:
     """Starts the process and yields the two streams of the library's client. The process ends with the block.
 
     Standard input and output have one message a line. Unlike the library's transport, this one reads no line longer
@@ -334,7 +185,7 @@ async def stdio_streams(
             start_new_session=True,
             limit=MAX_MESSAGE_BYTES,
         )
-    inbound, reading = anyio.create_memory_object_stream[_Inbound](0)
+    inbound, reading = anyio.create_memory_object_stream[Inbound](0)
     writing, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with anyio.create_task_group() as tasks:
@@ -354,18 +205,14 @@ async def stdio_streams(
 
 
 async def _read_lines(
-    process: asyncio.subprocess.Process, inbound: MemoryObjectSendStream[_Inbound], wire: Wire
+    process: asyncio.subprocess.Process, inbound: MemoryObjectSendStream[Inbound], wire: Wire
 ) -> None:
     """Passes the lines on until the stream ends, or until a line is too long and cannot be matched to a call."""
     assert process.stdout is not None
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
             async for line in lines(process.stdout):
-                message = (
-                    _error_message(line.request_id, _TOO_LONG)
-                    if isinstance(line, SkippedLine)
-                    else _parse_message(line)
-                )
+                message = _too_long(line, wire) if isinstance(line, SkippedLine) else parse_message(line)
                 if message is not None:
                     await inbound.send(message)
         except UnmatchedLine:
@@ -374,6 +221,15 @@ async def _read_lines(
         finally:
             wire.ended.set()
             inbound.close()
+
+
+def _too_long(line: "SkippedLine", wire: Wire) -> SessionMessage:
+    """Returns the start of the line as the result of a call. For any other request it is an error."""
+    note = wire.note_of(line.request_id)
+    if note is None:
+        return error_message(line.request_id, _TOO_LONG)
+    note.too_large = True
+    return SessionMessage(unread_result(line.start.decode("utf-8", "replace"), line.request_id))
 
 
 async def _write_messages(
@@ -404,38 +260,6 @@ def _empty_if_long(log: Path) -> None:
     with suppress(OSError):
         if log.stat().st_size > MAX_LOG_BYTES:
             os.truncate(log, 0)
-
-
-def _parse_message(line: bytes) -> SessionMessage | None:
-    """Returns the message in a line.
-
-    An invalid message becomes an error for the call that it answers; any other noise becomes None.
-    """
-    text = mend_halves(line).decode("utf-8", "replace").strip()
-    if not text:
-        return None
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
-    except ValueError:
-        request_id = _answered_request(text)
-    return (
-        None
-        if request_id is None
-        else _error_message(request_id, "the server sent a message that is not valid in the protocol")
-    )
-
-
-def _error_message(request_id: int | str, reason: str) -> SessionMessage:
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=reason)))
-
-
-def _answered_request(text: str) -> int | str | None:
-    try:
-        message: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    request_id = message.get("id") if isinstance(message, dict) and "method" not in message else None
-    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -471,10 +295,7 @@ class SkippedLine:
 
     request_id: int | str
     """The id of the request that it answers."""
-
-
-class UnmatchedLine(Exception):
-    """A line is too long and cannot be matched to a call, or it has no end."""
+    start: bytes = field(default=b"", compare=False)
 
 
 async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | SkippedLine]:
@@ -492,24 +313,14 @@ async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | SkippedLi
             line = await stream.readuntil()
         except asyncio.LimitOverrunError as overrun:
             piece = await stream.readexactly(overrun.consumed)
-            head, tail = head or piece[:_EXCERPT_BYTES], piece[-_EXCERPT_BYTES:]
+            head, tail = head or piece[:EXCERPT_BYTES], piece[-EXCERPT_BYTES:]
             skipped_bytes += len(piece)
-            if skipped_bytes > MAX_SKIPPED_BYTES or not _ANSWER_START.match(head):
+            if skipped_bytes > MAX_SKIPPED_BYTES or not ANSWER_START.match(head):
                 raise UnmatchedLine from None
             continue
         except asyncio.IncompleteReadError as end:
             line = b"" if skipped_bytes else end.partial
         if not line:
             return
-        yield SkippedLine(_request_id(head, tail + line)) if skipped_bytes else line
+        yield SkippedLine(request_id_of(head, tail + line), head) if skipped_bytes else line
         head, tail, skipped_bytes = b"", b"", 0
-
-
-def _request_id(head: bytes, tail: bytes) -> int | str:
-    """Returns the request's id. Raises: UnmatchedLine if it cannot be found."""
-    start, end = _ANSWER_START.match(head), _ANSWER_END.search(tail[-_EXCERPT_BYTES:])
-    digits = (start and start[1]) or (end and end[1])
-    if not digits:
-        raise UnmatchedLine
-    request_id: int | str = json.loads(digits)
-    return request_id

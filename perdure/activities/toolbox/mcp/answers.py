@@ -1,0 +1,267 @@
+"""Answers of MCP servers that the library cannot parse, or would reject.
+
+An answer proves that a call was made. A list of tools therefore loses only the tools that break the protocol, and the
+answer of a call reaches the model as its text.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INTERNAL_ERROR,
+    PARSE_ERROR,
+    CallToolResult,
+    ErrorData,
+    InputRequiredResult,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    ListToolsResult,
+    jsonrpc_message_adapter,
+)
+from mcp_types.methods import validate_server_result
+from pydantic import TypeAdapter, ValidationError
+
+from perdure.activities.toolbox.mcp.wire import Note, Wire
+
+EXCERPT_BYTES = 512
+"""The bytes at both ends of a line in which the id of its request is looked for."""
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
+_ANSWER = rb'"(?:result|error)"\s*:'
+ANSWER_START = re.compile(
+    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
+)
+_ANSWER_END = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
+_ESCAPE = re.compile(
+    rb"\\(?:(u[dD][89abAB][0-9a-fA-F]{2})(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|(u[dD][c-fC-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+_PAIR_BYTES = 12
+"""Length of two escaped halves of a character."""
+CALL_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_LIST = TypeAdapter(ListToolsResult)
+_MAX_FAULT_CHARACTERS = 200
+Inbound = SessionMessage | Exception
+_Reading = MemoryObjectReceiveStream[Inbound]
+_Writing = MemoryObjectSendStream[SessionMessage]
+_UNREAD = "perdure/unread"
+"""The field of a result with the text of an answer that is not an object."""
+_NO_OBJECT = "result: it is not an object"
+_TOO_LARGE = "it is too large"
+_NOT_READ = "[not read]"
+_FIRST_NO_SUCCESS = 300
+_LIKE_AN_ANSWER = re.compile(r'\s*\{.*"(?:result|error)"\s*:', re.DOTALL)
+_DATA = re.compile(r"^data: ?(.*?)\r?$", re.MULTILINE)
+
+
+class UnmatchedLine(Exception):
+    """A line is too long and cannot be matched to a call, or it has no end."""
+
+
+def mend_halves(text: bytes) -> bytes:
+    """Returns JSON text with each half of a character replaced, because the library cannot read it."""
+    return _ESCAPE.sub(lambda each: each[0] if each[2] or not (each[1] or each[3]) else rb"\ufffd", text)
+
+
+def whole_escapes(text: bytes) -> int:
+    """Returns the length of the text before an escape that its end may have cut."""
+    start = len(text) - _PAIR_BYTES
+    for each in _ESCAPE.finditer(text, 0) if b"\\" in text[-_PAIR_BYTES:] else ():
+        if each.end() > start and (each.start() + _PAIR_BYTES > len(text)):
+            return each.start()
+    return len(text) - text.endswith(b"\\")
+
+
+@asynccontextmanager
+async def checked_streams(
+    streams: AbstractAsyncContextManager[tuple[_Reading, _Writing]], wire: Wire
+) -> AsyncIterator[tuple[_Reading, _Writing]]:
+    """Yields the two streams of a transport without the listed tools that break the protocol. The library would reject
+    the whole page for one of them."""
+    async with streams as (received, writing):
+        inbound, reading = anyio.create_memory_object_stream[Inbound](0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_pass_checked, received, inbound, wire)
+            try:
+                yield reading, writing
+            finally:
+                tasks.cancel_scope.cancel()
+                for stream in (inbound, reading):
+                    stream.close()
+
+
+async def _pass_checked(received: _Reading, inbound: MemoryObjectSendStream[Inbound], wire: Wire) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async for each in received:
+            if isinstance(each, SessionMessage):
+                each.message = _checked(each.message, wire)
+            await inbound.send(each)
+        inbound.close()
+
+
+def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
+    if isinstance(message, JSONRPCError) and message.id is not None:
+        note = wire.note_of(message.id)
+        if note is not None and (note.too_large or message.error.code == PARSE_ERROR):
+            message = _answer_of(note, message.id) or message
+    if isinstance(message, JSONRPCResponse):
+        _mend(message, wire)
+    return message
+
+
+def _answer_of(note: Note, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
+    """Returns the response over HTTP that the library could not parse, or that was not read as a whole. Returns None if
+    it is not an answer."""
+    if note.too_large and not note.body and note.status is not None and note.status < _FIRST_NO_SUCCESS:
+        return unread_result(_NOT_READ, request_id)
+    return unread_answer(unread_text(note.body.decode("utf-8", "replace")), request_id)
+
+
+def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
+    """Changes an answer that the library would reject. A list of tools loses those that break the protocol. The result
+    of a call becomes its text, and the call's note gets the reason."""
+    tools = answer.result.get("tools")
+    if isinstance(tools, list) and not _list_fault(answer.result, [], wire):
+        answer.result["tools"] = [tool for tool in tools if _keeps_protocol(tool, answer.result, wire)]
+    note = wire.note_of(answer.id)
+    if note is None:
+        return
+    unread = answer.result.get(_UNREAD)
+    fault = _NO_OBJECT if unread is not None else _fault("tools/call", wire.protocol, answer.result, CALL_RESULT)
+    if fault:
+        note.misfit = _TOO_LARGE if note.too_large else f"it breaks the protocol at {fault}"
+        text = unread if unread is not None else json.dumps(answer.result, ensure_ascii=False)
+        is_error = answer.result.get("isError") is True
+        answer.result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
+    return _fault("tools/list", wire.protocol, {**result, "tools": tools}, _LIST)
+
+
+def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
+    """Returns whether the library accepts the listed tool; notes the tool otherwise."""
+    fault = _list_fault(result, [tool], wire)
+    if fault:
+        name = str(tool.get("name", "")) if isinstance(tool, Mapping) else ""
+        wire.left_out[name[:80]] = f"breaks the protocol: {fault}"
+    return not fault
+
+
+def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[Any]) -> str:
+    """Returns why the library rejects a result; empty if it accepts it."""
+    try:
+        with suppress(KeyError):  # a version of the protocol without this method, for which the library checks less
+            validate_server_result(method, version, result)
+        kind.validate_python(result, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:_MAX_FAULT_CHARACTERS]
+    return ""
+
+
+def parse_message(line: bytes) -> SessionMessage | None:
+    """Returns the message in a line of a process, or what the line answers if it is not valid; None for noise."""
+    text = mend_halves(line).decode("utf-8", "replace").strip()
+    if not text:
+        return None
+    if (message := _message(text)) is None:
+        request_id = _answered_request(text, is_whole=line.endswith(b"\n"))
+        message = unread_answer(text, request_id) if request_id is not None else None
+    return SessionMessage(message) if message is not None else None
+
+
+def error_message(request_id: int | str, reason: str) -> SessionMessage:
+    """Returns an error as the answer of a request."""
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=reason)))
+
+
+def unread_text(body: str) -> str:
+    """Returns the first message in a response over HTTP that the library cannot parse; empty if there is none. The body
+    is one message, or a stream of events."""
+    if body.lstrip().startswith(("{", "[")):
+        messages = [body]
+    else:
+        events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
+        messages = ["\n".join(_DATA.findall(event)) for event in events]
+    return next((text for text in messages if text.strip() and _message(text) is None), "")
+
+
+def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
+    """Returns what a text that the library cannot parse answers to this request; None if it is not an answer.
+
+    The text can be broken JSON, a batch, a message without its version, a result that is not an object, or an error
+    without its code. A result that is not an object becomes its text (`_mend`).
+    """
+    answer = _json_value(text)
+    if isinstance(answer, list):
+        answer = next((each for each in answer if isinstance(each, dict) and each.get("id") == request_id), None)
+    if answer is None:
+        return unread_result(text, request_id) if _LIKE_AN_ANSWER.match(text) else None
+    if not isinstance(answer, dict) or "method" in answer:
+        return None
+    if "result" in answer:
+        result = answer["result"]
+        if isinstance(result, dict):
+            return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
+        return unread_result(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), request_id)
+    if "error" in answer:
+        return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(answer["error"]))
+    return unread_result(text, request_id) if answer.get("id") == request_id else None
+
+
+def unread_result(text: str, request_id: int | str) -> JSONRPCResponse:
+    """Returns a result that becomes this text."""
+    return JSONRPCResponse(jsonrpc="2.0", id=request_id, result={_UNREAD: text})
+
+
+def _error(error: object) -> ErrorData:
+    """Returns an error that breaks the protocol, with the server's words."""
+    code = error.get("code") if isinstance(error, dict) else None
+    words = error.get("message") if isinstance(error, dict) else error
+    text = words if isinstance(words, str) and words else json.dumps(error, ensure_ascii=False)
+    return ErrorData(code=code if isinstance(code, int) else INTERNAL_ERROR, message=text)
+
+
+def _message(text: str) -> JSONRPCMessage | None:
+    try:
+        return jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValueError:
+        return None
+
+
+def _json_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
+    """Returns the id of the request that a line answers, or None. It is read from broken JSON too if the line is whole:
+    otherwise the server died while it answered."""
+    message = _json_value(text)
+    if message is None and is_whole:
+        with suppress(UnmatchedLine):
+            return request_id_of(text.encode(), text.encode())
+    if isinstance(message, list):
+        message = next((each for each in message if isinstance(each, dict)), None)
+    request_id = message.get("id") if isinstance(message, dict) and "method" not in message else None
+    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
+
+
+def request_id_of(head: bytes, tail: bytes) -> int | str:
+    """Returns the request's id. Raises: UnmatchedLine if it cannot be found."""
+    start, end = ANSWER_START.match(head), _ANSWER_END.search(tail[-EXCERPT_BYTES:])
+    digits = (start and start[1]) or (end and end[1])
+    if not digits:
+        raise UnmatchedLine
+    request_id: int | str = json.loads(digits)
+    return request_id

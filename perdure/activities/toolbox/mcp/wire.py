@@ -1,0 +1,64 @@
+"""The record of one connection to an MCP server: which calls were sent, and how their answers came back."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ATTEMPT_FIELD = "perdure/attempt"
+"""The field of a call's `_meta` with the token of this attempt. It has no meaning for the server."""
+MAX_BODY_BYTES = 1024 * 1024
+"""Kept of a response over HTTP. An answer that cannot be parsed is shown to the model from it, and cut there anyway."""
+
+
+@dataclass(slots=True)
+class Note:
+    """The record of one call on the wire."""
+
+    sent: bool = False
+    """True if any part of the call may have reached the server."""
+    status: int | None = None
+    """The HTTP status of the response, if there was one."""
+    retry_after_seconds: float | None = None
+    lost: bool = False
+    """True if the call was sent and the connection broke before a response began."""
+    request_id: int | str | None = None
+    misfit: str = ""
+    """The reason if the response is not a valid result. Its text then replaces it."""
+    too_large: bool = False
+    """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
+    body: bytearray = field(default_factory=bytearray)
+    """The start of a response over HTTP, at most `MAX_BODY_BYTES`."""
+
+
+@dataclass(slots=True)
+class Wire:
+    """The state of one connection. It records for each call whether it was sent, and how it came back. The library
+    distinguishes only partly between a call that was never sent and one that was lost. For an `opaque` tool that
+    difference decides. Both transports therefore record each call here, by a token in its `_meta`. Without a note,
+    nothing was sent."""
+
+    notes: dict[str, Note] = field(default_factory=dict)
+    """Notes of the open calls, by token."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the connection has ended or must end."""
+    refused: str = ""
+    """The rule of outgoing requests that forbids this server; empty if it is allowed."""
+    protocol: str = "2025-11-25"
+    """The version of the protocol that client and server use."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Listed tools that break the protocol, with the reason, which follows the name."""
+
+    def note(self, message: Mapping[str, Any]) -> Note | None:
+        """Returns the note of the call in this message, or None if the message is not a recorded call."""
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, Mapping) else None
+        token = meta.get(ATTEMPT_FIELD) if isinstance(meta, Mapping) else None
+        note = self.notes.get(token) if isinstance(token, str) else None
+        if note is not None:
+            note.request_id = message.get("id")
+        return note
+
+    def note_of(self, request_id: int | str) -> Note | None:
+        """Returns the note of the open call with this id."""
+        return next((note for note in self.notes.values() if note.request_id == request_id), None)
