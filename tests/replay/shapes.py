@@ -28,7 +28,7 @@ LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools
 SELECT = Line("SKILL_SELECT:parcels")
 
 LOAD, MODEL, TOOL, FINISH = "memory.load", "model.complete", "tools.run", "turns.finish"
-FACTS, ASSEMBLE = "memory.facts", "tools.assemble"
+FACTS, ASSEMBLE, CHECK = "memory.facts", "tools.assemble", "tools.check"
 OPEN, READ = "approvals.open", "approvals.read"
 WAIT: tuple[str, ...] = ()
 """The run of a TurnWait calls nothing."""
@@ -67,6 +67,14 @@ def decided(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[Tu
         return address
 
     return play
+
+
+async def checked(served: Served) -> TurnAddress:
+    """The tool's types refuse one of two calls; the other one is approved."""
+    remits = [("remit", {"day": day, "amount": "1.50"}) for day in ("2026-02-30", "2026-02-28")]
+    address = await served.paused(Line("asking", remits), DONE, agent_id="remitter")
+    await served.decide(address, "t1.1")
+    return address
 
 
 def at_checkpoint(
@@ -234,6 +242,7 @@ SHAPES: dict[str, Shape] = {
     "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_rejected": Shape(decided(Decision.REJECT, comment="no"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)),
+    "gate_checked": Shape(checked, COMPLETED, ((LOAD, MODEL, CHECK, OPEN), WAIT, FREED)),
     "gate_unreadable": Shape(unreadable, COMPLETED, (TO_GATE, WAIT, (READ,), WAIT, FREED)),
     "gate_expired": Shape(
         said(Line("asking", [PAY]), DONE, agent_id="hasty"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)
