@@ -63,7 +63,7 @@ AGEING = {
 }  # fmt: skip
 AGENT = {
     "id": "desk", "title": "Help desk", "topology": "tool_loop", "model": "openai/gpt", "version": "a1",
-    "on_length": "continue", "fallback_model": "claude",
+    "on_length": "continue", "fallback_model": "claude", "unavailable_tools": ["cluster_*"],
     "not_sent": [{"tool": "odd", "model": "openai/gpt", "rule": "not_an_object",
                   "reason": "not sent to openai/gpt: its parameters are not an object"}],
 }  # fmt: skip
