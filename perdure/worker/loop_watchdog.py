@@ -1,4 +1,8 @@
-"""Finds the tool that blocks the event loop of a worker, by which all calls of the worker wait."""
+"""Finds the tool that blocks the event loop of a worker, by which all calls of the worker wait.
+
+It names a tool whose own function, or one that this calls, is on the loop's stack. A task that a tool has started, or C
+code that keeps the interpreter's lock in a thread, is not named.
+"""
 
 import asyncio
 import inspect
