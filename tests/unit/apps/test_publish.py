@@ -16,7 +16,7 @@ from perdure.local.data_dir import StackError, open_home
 from perdure.local.programs import environment, read_all_app_services
 from perdure.sdk.tools import tool
 from perdure.settings import Settings
-from tests.unit.apps.problems import told
+from tests.unit.apps.problems import problems_of
 from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, write_app
 from tests.unit.apps.tool_contexts import card
 
@@ -99,7 +99,7 @@ def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
         "data/unused.json": '{"_about": "Made up as well."}',
     }
     loaded = apps.load_app(write_app(tmp_path, {**hidden}))
-    assert told(loaded) == []
+    assert problems_of(loaded) == []
     (published,) = apps.publish(loaded, CORE)
     assert [card.name for card in published.cards] == ["entity_resolve", "context_assemble", "steep"]
     steep = published.cards[-1]

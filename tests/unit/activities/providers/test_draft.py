@@ -40,7 +40,7 @@ def test_a_piece_of_a_wrong_type_is_unreadable_and_an_empty_one_changes_nothing(
     assert raised.value.code == "model_unreadable"
 
 
-def taken(*deltas: Chunk) -> tuple[DraftCall, ...]:
+def draft_calls(*deltas: Chunk) -> tuple[DraftCall, ...]:
     draft = Draft()
     for delta in deltas:
         list(draft.add(piece(tool_calls=[delta])))
@@ -49,9 +49,9 @@ def taken(*deltas: Chunk) -> tuple[DraftCall, ...]:
 
 def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_piece_is_one() -> None:
     first, second = call(None, "a", "first", '{"x"'), call(None, "b", "second", "{}")
-    said = taken(first, call(None, arguments=": 1}"), second, call(None))
+    said = draft_calls(first, call(None, arguments=": 1}"), second, call(None))
     assert said == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
-    assert taken(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
+    assert draft_calls(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
 
 
 WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
@@ -88,7 +88,7 @@ WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
     ([("a", "look", '{"k":"\ud83d'), ("", "", '\ude00\ud83d"}')], [("a", "look", '{"k":"\U0001f600\ufffd"}')]),
 ])  # fmt: skip
 def test_a_call_ends_where_its_arguments_are_whole(pieces: Any, calls: Any) -> None:
-    assert taken(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
+    assert draft_calls(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
 
 
 @pytest.mark.parametrize("index", [0, None])
