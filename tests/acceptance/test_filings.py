@@ -68,7 +68,7 @@ async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[t
     return [tuple(row) for row in await connection.fetch(calls, turn["turn_id"])]
 
 
-async def test_a_pending_filing_survives_every_worker_and_its_package_is_made_once(stack: RunningStack) -> None:
+async def test_a_pending_filing_outlives_all_workers_and_is_made_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)
         stack.wait_restarted(stack.kill(*WORKERS))
@@ -83,7 +83,7 @@ async def test_a_pending_filing_survives_every_worker_and_its_package_is_made_on
 
 
 @pytest.mark.timeout(240)
-async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_once(stack: RunningStack) -> None:
+async def test_an_edited_call_outlives_its_worker_and_is_settled_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)
         worker = stack.read()["pids"]["worker-turns"]

@@ -33,7 +33,7 @@ def answer(*content: Any, structured: dict[str, Any] | None = None) -> CallToolR
     return CallToolResult.model_validate({"content": [*content], "structured_content": structured})
 
 
-def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_reported_in_a_paragraph() -> None:
+def test_structured_content_is_the_result_or_else_a_lone_text() -> None:
     assert output_of(answer(text('{"a": 1}'), structured={"a": 1})) == {"a": 1}
     assert output_of(answer(text("three pods"))) == "three pods"
     assert output_of(answer()) == {"content": []}

@@ -116,14 +116,14 @@ def test_a_refused_object_is_a_permanent_problem(form: OutputForm, end: FinishRe
     assert reply.problem is not None and is_permanent(reply.problem) and "structured output" in reply.problem.message
 
 
-def test_a_text_that_was_reasoning_is_neither_the_answer_nor_its_first_token() -> None:
+def test_reasoning_text_is_not_the_answer_nor_its_first_token() -> None:
     heard = StreamAccumulator(text=["Hm."], first_token_seconds=0.5)
     heard.void_text("Hm.", 1.0)
     assert (heard.full_text, heard.first_token_seconds, heard.stored_thinking) == ("", None, ["Hm."])
     assert heard.thinking_characters == 3
 
 
-def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unreadable_arguments_load_nothing() -> None:
+def test_a_call_settled_at_planning_has_its_end_in_the_log() -> None:
     load, what = (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'), '{"what": "a"}'
     again = (LOAD_TOOLSET, '{"toolset": "rooms"}')
     events = answer_events(asking(), load, again, ("lock", what), ("look", "{}"), ("look", what))[-4:]
@@ -207,7 +207,7 @@ def test_reasoning_is_counted_by_the_provider_or_by_its_length(reported: int, kn
 @pytest.mark.parametrize(("code", "asked"), [
     ("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9),
 ])  # fmt: skip
-def test_a_request_that_the_provider_accepted_is_charged_even_without_an_answer(code: str, asked: int) -> None:
+def test_an_accepted_request_is_charged_even_without_an_answer(code: str, asked: int) -> None:
     heard = StreamAccumulator(request_tokens=9)
     heard.note_error(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)

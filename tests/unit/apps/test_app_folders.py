@@ -75,7 +75,7 @@ def test_every_mistake_of_every_file_is_reported_at_once_and_the_rest_is_loaded(
 
 
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
-def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(tmp_path: Path, broken: str) -> None:
+def test_a_broken_tool_file_is_reported_once_per_agent_and_file(tmp_path: Path, broken: str) -> None:
     folder = write(
         tmp_path,
         agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",

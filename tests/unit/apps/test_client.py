@@ -157,7 +157,7 @@ async def test_204_ends_a_stream(client: Either) -> None:
     assert [asked.headers["last-event-id"] for asked in client.asked] == ["8.0.0-0", "9.0.0-0"]
 
 
-async def test_a_refusal_ends_a_stream_immediately_and_a_silent_stream_times_out(client: Either) -> None:
+async def test_a_refused_stream_ends_immediately_and_a_silent_one_times_out(client: Either) -> None:
     gone = json_reply({"error": {"code": "turn_not_found", "message": "no such turn"}}, 404)
     assert (await client.refused(lambda c: c.turns.events("t"), gone)).code == "turn_not_found"
     assert len(client.asked) == 1

@@ -157,7 +157,7 @@ def test_a_list_without_a_dependency_loads_with_a_warning(tmp_path: Path) -> Non
     assert assembled_tools(agent) == ("fit",)
 
 
-def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of_the_registry(tmp_path: Path) -> None:
+def test_the_five_shipped_bundles_run_in_two_phases(tmp_path: Path) -> None:
     shipped = load_app(SHIPPED / "care", ENGINE)
     assert shipped.problems == ()
     (agent,) = shipped.agents

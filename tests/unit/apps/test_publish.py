@@ -68,7 +68,7 @@ def test_the_version_depends_on_the_definition_and_the_tools_alone() -> None:
     assert apps.publish(app(tools=("look",)), CORE) == made[0]
 
 
-def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_and_reported() -> None:
+def test_an_agent_with_an_unknown_initial_toolset_is_left_out() -> None:
     core = [*CORE, card(name="memory_patch", toolset="memory")]
     right = app(tools=("memory_patch",), toolsets={"memory": False})
     assert len(apps.publish(right, core)) == 1 and apps.skipped_agents(right, core, {}) == []
@@ -79,7 +79,7 @@ def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_an
 
 
 @pytest.mark.parametrize(("tools", "fits"), [(450, True), (600, False)])
-def test_an_agent_whose_plan_would_fill_its_pauses_is_left_out_and_reported(tools: int, fits: bool) -> None:
+def test_an_agent_whose_plan_would_fill_its_pauses_is_left_out(tools: int, fits: bool) -> None:
     names = tuple(f"{'long_' * 12}{number:03}" for number in range(tools))
     many, core = app(tools=names), [card(name=name) for name in names]
     assert (len(apps.publish(many, core)) == 1) is fits

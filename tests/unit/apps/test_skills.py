@@ -100,7 +100,7 @@ def skill(name: str, *dependencies: str) -> str:
     return WATER.replace("water", name).replace("persona: plumber", f"dependencies: [{', '.join(dependencies)}]")
 
 
-def test_a_circle_of_dependencies_is_named_once_and_takes_all_that_need_it(tmp_path: Path) -> None:
+def test_a_dependency_cycle_is_reported_once(tmp_path: Path) -> None:
     skills = {"a": ("b",), "b": ("c",), "c": ("a",), "d": ("d",), "e": ("a",), "f": ()}
     files: dict[str, str | None] = {f"skills/{name}/SKILL.md": skill(name, *others) for name, others in skills.items()}
     app = load_app(write_app(tmp_path, files))

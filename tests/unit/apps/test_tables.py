@@ -178,7 +178,7 @@ def test_no_text_is_run_as_python_and_every_refusal_is_a_message(text: str) -> N
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 60))
-def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(seed: int, size: int) -> None:
+def test_groups_sum_to_the_whole_and_filters_partition_the_rows(seed: int, size: int) -> None:
     chance = random.Random(seed)
     rows = range(size)
     table = pl.DataFrame({"k": [chance.choice("abc") for _ in rows], "v": [chance.randint(-9, 9) for _ in rows]})
@@ -226,7 +226,7 @@ def test_reading_loses_no_digit_of_a_number_or_code(cells: tuple[str, str], held
     assert read_csv(f"k,v\na,{cells[0]}\nb,{cells[1]}\n".encode())["v"].to_list() == [held[0], held[1]]
 
 
-def test_whole_numbers_of_more_than_64_bits_are_summed_exactly_and_drawn_rounded_with_a_word() -> None:
+def test_whole_numbers_of_more_than_64_bits_are_summed_exactly() -> None:
     most = 2**63 - 1
     table = read_csv(f"side,n\nN,{most}\nN,{most}\nS,1\n".encode())
     assert rows_after(SUM, table) == [{"side": "N", "t": 2 * most}, {"side": "S", "t": 1}]

@@ -119,7 +119,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     (False, "bedrock/amazon.nova-pro-v1:0 vertex_ai/gemini-2.5-pro openai/gpt-4o gpt-4o"),
     (False, "openrouter/anthropic/claude anthropics/claude scripted"),
 ])  # fmt: skip
-def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
+def test_only_anthropics_own_path_gets_a_cache_breakpoint(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
         messages = prompts.wire_messages("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])

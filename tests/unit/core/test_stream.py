@@ -207,7 +207,7 @@ def test_a_reader_cut_off_in_the_middle_of_the_reasoning_continues_there() -> No
     assert short(read) == ["thinking:yes.", "token:Hi", "generation.complete"]
 
 
-def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() -> None:
+def test_a_new_attempt_voids_the_reasoning_of_a_returning_reader() -> None:
     live = live_model_of((KEY, 1, 0, "Well"), thinking=True)
     back = comes_back(of(live, FRESH, START), live, OpenCall(KEY, 1))
     live.append(KEY, 2, 0, "Now", thinking=True)

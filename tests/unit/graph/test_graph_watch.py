@@ -120,7 +120,7 @@ async def test_missed_memory_access_is_logged(node: Node, advised: bool, edge: G
     assert [data["type"] for kind, data in run.events if kind == "invariant.alarm"] == told
 
 
-async def test_an_undeclared_memory_access_is_a_warning_even_in_a_topology_with_memory() -> None:
+async def test_an_undeclared_memory_access_is_always_a_warning() -> None:
     async def careless(state: State, ports: Ports) -> Patch:
         answer = await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=False))
         return {"status": "completed", "seen": answer.status.value}

@@ -43,7 +43,7 @@ async def test_an_endless_line_is_split_without_loss(ending: bytes) -> None:
     assert max(map(len, lines)) <= 32 * 1024
 
 
-def test_a_plain_stream_gets_prefixes_and_a_terminal_colors_unless_the_user_disables_them() -> None:
+def test_output_has_prefixes_and_a_terminal_has_optional_colors() -> None:
     out, coloured, plain = io.StringIO(), Terminal(), Terminal()
     console = Console(out, {})
     console.child("api", "hello")
@@ -213,7 +213,7 @@ def test_lines_of_a_child_that_is_down_are_shown_even_if_another_is_down() -> No
     assert said_in(out) == [last, exited, LOST]
 
 
-def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_them() -> None:
+def test_childrens_app_lines_are_hidden_while_another_part_reports() -> None:
     out = io.StringIO()
     console = Console(out, {})
     problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"

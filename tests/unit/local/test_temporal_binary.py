@@ -113,7 +113,7 @@ async def test_a_cached_program_gets_its_lost_execute_bit_back_and_is_used(tmp_p
     assert os.access(kept, os.X_OK)
 
 
-async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it_runs(tmp_path: Path) -> None:
+async def test_a_program_put_into_the_cache_by_hand_is_used_if_it_runs(tmp_path: Path) -> None:
     by_hand = program(binary.cache_folder(environ(tmp_path)) / "temporal")
     assert await temporal_found(tmp_path, build=never) == (by_hand, "cache")
 

@@ -47,7 +47,7 @@ def draft_calls(*deltas: Chunk) -> tuple[DraftCall, ...]:
     return closed(draft).tool_calls
 
 
-def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_piece_is_one() -> None:
+def test_calls_without_an_index_are_separated_by_their_ids() -> None:
     first, second = call(None, "a", "first", '{"x"'), call(None, "b", "second", "{}")
     said = draft_calls(first, call(None, arguments=": 1}"), second, call(None))
     assert said == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
@@ -229,7 +229,7 @@ def test_an_answer_beyond_its_bound_is_cut_off(name: str) -> None:
             list(draft.add(piece(tool_calls=[call(0, "a", "pay", "1234")])))
 
 
-def test_a_closing_tag_beside_separate_reasoning_is_a_word_and_a_pause_in_a_servers_tool_has_no_calls() -> None:
+def test_a_closing_tag_beside_separate_reasoning_is_plain_text() -> None:
     draft = Draft()
     heard = [*draft.add(piece(reasoning_content="Hm.")), *draft.add(piece(content="See </think>."))]
     assert heard == [provider.ThinkingDelta("Hm."), provider.TextDelta("See </think>.")]

@@ -41,7 +41,7 @@ def test_a_wrong_script_is_refused_with_the_names_of_its_rule_and_field(script: 
     assert raised.value.code == "bad_script" and all(name in raised.value.message for name in names.split())
 
 
-def test_no_script_is_one_without_rules_short_forms_mean_the_long_ones_and_the_modules_example_is_one() -> None:
+def test_the_short_forms_of_a_script_mean_the_long_ones() -> None:
     assert read_script(None) == read_script({}) == Script()
     assert Script().tokens_per_second == 50
     short = yaml.safe_load("{name: r, after: book, offers: pay, call: {tool: pay}}")
