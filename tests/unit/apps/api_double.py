@@ -21,7 +21,7 @@ class Reply:
     """The body is cut off instead of ended."""
 
 
-def said(body: object, status: int = 200, **headers: str) -> Reply:
+def json_reply(body: object, status: int = 200, **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/json", **named})
 
@@ -93,7 +93,7 @@ class ApiDouble:
         is_json = headers.get("content-type", "application/json") == "application/json"
         body = json.loads(raw) if raw and is_json else raw or None
         self.asked.append(Asked(handler.command, parts.path, parse_qs(parts.query), headers, body))
-        reply = self.replies.popleft() if self.replies else said({}, 500)
+        reply = self.replies.popleft() if self.replies else json_reply({}, 500)
         handler.close_connection = reply.status is None or reply.breaks_off
         if reply.status is None:
             return

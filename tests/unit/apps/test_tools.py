@@ -118,7 +118,7 @@ async def test_checks_beyond_the_schema_run_and_an_exit_does_not_end_the_worker(
     assert (await odd_names.run(args, context(odd_names.card))).output == [1, "s", True, "x", "c"]
 
 
-def test_a_default_that_its_own_type_would_refuse_or_change_is_not_in_the_schema() -> None:
+def test_a_default_that_its_type_refuses_is_not_in_the_schema() -> None:
     @tool(effect="read")
     async def book(
         seats: Annotated[int, AfterValidator(_even)] = 3,
