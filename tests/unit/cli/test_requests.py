@@ -251,14 +251,3 @@ def test_a_user_at_a_terminal_confirms_before_the_request(
     first, last = (EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
     ended = cli(line + words, said(first), items(last) if "batch" in line else said(last))
     assert (ended.code, len(cli.asked)) == (1 - sent, 1 + sent)
-
-
-@pytest.mark.parametrize("line", [
-    *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
-    "effects settle",
-    "prompts promote",
-    "prompts archive",
-    "users erase",
-])  # fmt: skip
-def test_every_command_that_confirms_has_an_option_to_skip_it(perdure: Perdure, line: str) -> None:
-    assert "--yes" in perdure(*line.split(), "--help").out
