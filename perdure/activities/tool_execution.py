@@ -116,10 +116,8 @@ async def claim_call(
         await write(tx, call.address, [], pending=call.events)
     if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
-    if claim is Claim.UNKNOWN:
-        return await _settle_unknown(tx, call, locked)
-    if claim is Claim.LOST:
-        return await _settle_lost(tx, call, locked)
+    if claim in (Claim.UNKNOWN, Claim.LOST):
+        return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if card is not None and (tool is None or tool.card.version != card.version):

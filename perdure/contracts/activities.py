@@ -168,7 +168,7 @@ class Checked(Tolerant):
     answers: tuple[MessageRef, ...] = ()
     """The tool messages of the refused calls, which are settled as failed."""
     fault: str = ""
-    """Not empty if the edit is refused. The reason is in the approval's row."""
+    """A text if the edit is refused. The reason is in the approval's row."""
     field: str = ""
     """The path of the argument that is refused, with dots."""
     problem: Problem | None = None

@@ -24,9 +24,9 @@ _log = structlog.get_logger(__name__)
 
 
 class LoopWatchdog:
-    """A thread that watches an event loop. It logs the tool whose function blocks the loop: while the loop is blocked,
-    each time that the blockage has doubled, and once with the whole time when the loop continues. A supervisor may kill
-    the worker before that."""
+    """A thread that watches an event loop. It logs the tool whose function blocks the loop, each time that the
+    blockage has doubled, and once with the whole time when the loop continues. A supervisor may kill the worker before
+    that."""
 
     def __init__(self, tools: Iterable[Tool], blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._names: Mapping[CodeType, str] = {code: tool.card.name for tool in tools for code in _codes_of(tool)}

@@ -111,7 +111,7 @@ async def read_proposed_edit(tx: Connection, approval_id: str, key: str) -> Prop
 
 
 async def refuse_proposed_edit(tx: Connection, approval_id: str, key: str, reason: str) -> None:
-    """Stores the reason beside a proposed edit; at most `MAX_REASON_CHARACTERS` of it."""
+    """Stores why a proposed edit is refused, in at most `MAX_REASON_CHARACTERS`."""
     await tx.execute(
         "UPDATE approvals SET proposed = proposed || jsonb_build_object($2 || '/reason', $3::text) "
         "WHERE id = $1 AND proposed ? $2",
