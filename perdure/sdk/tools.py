@@ -13,7 +13,7 @@ An invalid tool raises `ToolDefinitionError` when its module is imported, never 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pydantic import JsonValue, ValidationError
@@ -24,7 +24,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.core.calls.description import BadTemplate, names_in
 from perdure.egress import AnswerWithheld
-from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
+from perdure.sdk.context import FilesForCoroutines, ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.sdk.parameters import Parameters, ToolDefinitionError
 from perdure.sdk.threads import run_in_thread
@@ -138,7 +138,7 @@ class Tool:
             raise ToolRefused(f"the secret {missing[0]} is not set in the worker's environment")
         arguments = await self.bind(args)
         if self.parameters.context_name is not None:
-            arguments[self.parameters.context_name] = context
+            arguments[self.parameters.context_name] = self._own_context(context)
         try:
             return result_of(await self._call(arguments))
         except SystemExit as error:  # it would end the worker's loop, but not its process
@@ -160,6 +160,10 @@ class Tool:
             message = f"the types of the tool took longer than {seconds:g} s to check the arguments; it was not called"
             raise ToolUnavailable(message) from None
         return cast(dict[str, Any], bound)
+
+    def _own_context(self, context: ToolContext) -> ToolContext:
+        is_plain = not inspect.iscoroutinefunction(inspect.unwrap(self.function))
+        return replace(context, files=FilesForCoroutines()) if is_plain and context.files is not None else context
 
     async def _call(self, arguments: Mapping[str, object]) -> object:
         if not inspect.iscoroutinefunction(self.function):

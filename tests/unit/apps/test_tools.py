@@ -163,6 +163,16 @@ async def test_a_plain_function_runs_in_a_thread_while_other_calls_continue() ->
             await call
 
 
+async def test_a_plain_function_that_cannot_await_fails_instead_of_doing_nothing() -> None:
+    @tool(effect="opaque")
+    def send(ctx: ToolContext) -> Any:
+        """Send, without awaiting."""
+        return ctx.send("POST", "http://127.0.0.1:9/")
+
+    with pytest.raises(RuntimeError, match="async def"):
+        await send.run({}, context(send.card))
+
+
 async def test_threads_of_calls_that_ran_out_of_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "MAX_LEFT_THREADS", 2)
     go_on = threading.Event()

@@ -135,6 +135,8 @@ CHOICE: Schema = {
     ("", {"$id": "https://a/b", "$defs": {"x": {"$id": "c", **INTEGER}}, **of(n={"$ref": "c"})}, {"n": 1}, {"n": "a"}),
     ("", of(n={"type": "integer", "nullable": True}), {"n": None}, {"n": "a"}),
     ("", of(n={"enum": [1, 2], "nullable": True}), {"n": None}, {"n": 3}),
+    ("", of(n={"$ref": "#/properties/m", "nullable": True}, m={"type": "integer"}), {"n": None}, {"n": "a"}),
+    ("", of(n={"allOf": [{"type": "integer"}], "nullable": True}), {"n": None}, {"n": "a"}),
     ("", of(n={"type": "integer", "nullable": False}), {"n": 1}, {"n": None}),
     ("", CLOSED, {"n": 1}, {"n": 1, "m": 1}),
     ("", CLOSED, {}, {"n": "a"}),

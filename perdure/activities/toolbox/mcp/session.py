@@ -349,7 +349,7 @@ def _repeats(answer: CallToolResult, structured: Mapping[str, Any]) -> bool:
 
 
 def _json_form(value: object) -> str:
-    """Returns the value as JSON. 1 and `true` are different, which Python holds for equal."""
+    """Returns the value as JSON, in which 1 and `true` are different. In Python they are equal."""
     return "" if value is _NO_JSON else json.dumps(value, sort_keys=True)
 
 
