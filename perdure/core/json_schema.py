@@ -274,8 +274,8 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
 
 
 def _or_null(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the check of a keyword that OpenAPI's `nullable` beside it lets null pass. By OpenAPI's text that is only
-    `type`, but generators write it beside references and combinations too."""
+    """Returns a check that null passes if its schema has OpenAPI's `nullable`. By OpenAPI's text that needs a `type`,
+    but generators write it with references and combinations too."""
 
     def checked(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Any:
         is_null = instance is None and schema.get("nullable") is True
