@@ -81,6 +81,19 @@ _LINES = {
 }
 
 
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_HTTP: dict[str, tuple[int, str, bytes]] = {
+    "in_an_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": ["pressed"]}\n\n'),
+    "in_another_event": (200, _EVENTS, b"event: result\ndata: ANSWER\n\n"),
+    "as_html": (200, "text/html", b"<h1>pressed</h1>"),
+    "as_nothing": (202, _JSON, b""),
+    "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
+    "as_text": (200, "text/plain", b"ANSWER"),
+    "as_accepted": (202, _JSON, b"ANSWER"),
+}
+"""Status, content type and body of the answer of a call over HTTP, by HOW."""
+
+
 def pressed(number: Any, how: str) -> None:
     if how in _ERRORS:
         write({"jsonrpc": "2.0", "id": number, "error": {"code": _ERRORS[how], "message": "because of the test"}})
@@ -141,12 +154,15 @@ def raw_http_server(how: str) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            in_event = how == "in_an_event" and message["method"] == "tools/call"
             with redirect_stdout(StringIO()) as written:
-                answer(message, Path(os.devnull), "result_is_list" if in_event else how)
-            body = (f"data: {written.getvalue()}\n" if in_event else written.getvalue()).encode()
-            self.send_response(200 if body else 202)
-            self.send_header("Content-Type", "text/event-stream" if in_event else "application/json")
+                answer(message, Path(os.devnull), how)
+            body = written.getvalue().strip().encode()
+            status, kind = 200 if body else 202, _JSON
+            if message["method"] == "tools/call" and how in _HTTP:
+                status, kind, template = _HTTP[how]
+                body = template.replace(b"ANSWER", body).replace(b"NUMBER", str(message["id"]).encode())
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             with suppress(BrokenPipeError, ConnectionResetError):  # the client reads only the start of a huge answer

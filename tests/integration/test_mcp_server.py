@@ -457,14 +457,39 @@ async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
 
 @pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event"])
 async def test_an_answer_over_http_that_cannot_be_parsed_is_reported(tmp_path: Path, how: str) -> None:
-    with raw_http_server(how) as url:
-        server = McpServer(name="raw", url=url, start_seconds=20, max_answer_bytes=100_000)
-        session = McpSession(server, tmp_path, tmp_path, lambda name: None)
-        card = (await session.connection()).offer.tools["raw_press"].card
-        output = (await McpTool(card, session).run({"times": 1}, context(card))).output
-        await session.close()
+    output = await press_over_http(tmp_path, how)
     assert isinstance(output, dict) and output["status"] == "answer_misfit"
     assert ("[not read]" if how == "is_huge" else "pressed") in str(output["answer"])
+
+
+async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
+    with raw_http_server(how) as url:
+        server = McpServer(name="raw", url=url, start_seconds=20, max_answer_bytes=100_000, **fields)
+        session = McpSession(server, home, home, lambda name: None)
+        try:
+            card = (await session.connection()).offer.tools["raw_press"].card
+            return (await McpTool(card, session).run({"times": 1}, context(card))).output
+        finally:
+            await session.close()
+
+
+@pytest.mark.parametrize("how", ["as_text", "as_accepted", "in_another_event"])
+async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
+    assert await press_over_http(tmp_path, how) == "pressed"
+
+
+@pytest.mark.parametrize(("how", "ends"), [
+    ("as_html", ServerLost),
+    ("as_nothing", ServerLost),
+    ("as_events_without_one", ServerLost),
+    ("says_invalid_params", ToolRefused),
+])  # fmt: skip
+async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: str, ends: type[Exception]) -> None:
+    with pytest.raises(ends):
+        await press_over_http(tmp_path, how)
+    if how != "as_events_without_one":
+        with pytest.raises(ToolRefused):
+            await press_over_http(tmp_path, how, **READ)
 
 
 @pytest.mark.parametrize(

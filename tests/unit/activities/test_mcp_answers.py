@@ -169,6 +169,8 @@ AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
     (said(CLOSED), {}, NO, LOST, LOST),
     (said(INTERNAL), {"lost": True}, LOST, LOST, LOST),
     *((said(NO_METHOD), {}, NO, NO, NO), (said(BAD), {}, NO, NO, NO)),
+    *((said(code), {"status": 200}, NO, LOST, LOST) for code in (BAD, NO_METHOD)),
+    (said(NO_METHOD), {"status": 200, "has_error": True}, NO, NO, NO),
     *((said(BAD), {"status": 404}, AWAY, AWAY, AWAY), (said(INTERNAL), {}, NO, LOST, LOST)),
     *((said(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
     (said(CLOSED), {"too_large": True}, NO, LOST, LOST),

@@ -109,8 +109,10 @@ async def _pass_checked(received: _Reading, inbound: MemoryObjectSendStream[Inbo
 def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
     if isinstance(message, JSONRPCError) and message.id is not None:
         note = wire.note_of(message.id)
-        if note is not None and (note.too_large or message.error.code == PARSE_ERROR):
-            message = _answer_of(note, message.id) or message
+        if note is not None:
+            if note.status is not None and note.status < _FIRST_NO_SUCCESS:
+                message = _answer_of(note, message.id) or message
+            note.has_error = isinstance(message, JSONRPCError) and (note.status is None or _has_error(note))
     if isinstance(message, JSONRPCResponse):
         _mend(message, wire)
     return message
@@ -118,10 +120,19 @@ def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
 
 def _answer_of(note: Note, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
     """Returns the response over HTTP that the library could not parse, or that was not read as a whole. Returns None if
-    it is not an answer."""
-    if note.too_large and not note.body and note.status is not None and note.status < _FIRST_NO_SUCCESS:
+    it is not an answer: then the library made the error."""
+    if note.too_large and not note.body:
         return unread_result(_NOT_READ, request_id)
     return unread_answer(unread_text(note.body.decode("utf-8", "replace")), request_id)
+
+
+def _has_error(note: Note) -> bool:
+    """Returns whether the response over HTTP contains an error. Otherwise the library made it."""
+    for text in _messages(note.body.decode("utf-8", "replace")):
+        value = _json_value(text)
+        if any(isinstance(each, dict) and "error" in each for each in (value if isinstance(value, list) else [value])):
+            return True
+    return False
 
 
 def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
@@ -184,14 +195,18 @@ def error_message(request_id: int | str, reason: str) -> SessionMessage:
 
 
 def unread_text(body: str) -> str:
-    """Returns the first message in a response over HTTP that the library cannot parse; empty if there is none. The body
-    is one message, or a stream of events."""
+    """Returns the first message in a response over HTTP that the library cannot parse, or that answers a request;
+    empty if there is none."""
+    answers = (type(None), JSONRPCResponse, JSONRPCError)
+    return next((text for text in _messages(body) if text.strip() and isinstance(_message(text), answers)), "")
+
+
+def _messages(body: str) -> list[str]:
+    """Returns the messages in a response over HTTP. The body is one message, or a stream of events."""
     if body.lstrip().startswith(("{", "[")):
-        messages = [body]
-    else:
-        events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
-        messages = ["\n".join(_DATA.findall(event)) for event in events]
-    return next((text for text in messages if text.strip() and _message(text) is None), "")
+        return [body]
+    events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
+    return ["\n".join(_DATA.findall(event)) for event in events]
 
 
 def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:

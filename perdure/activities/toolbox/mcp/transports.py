@@ -46,6 +46,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
 answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
 _CONNECT_SECONDS = 5.0
+_ANSWER_TYPES = ("application/json", "text/event-stream")
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
 """The status for a request that got no answer."""
@@ -100,13 +101,13 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
                 note.sent = note.lost = not isinstance(error, _NEVER_SENT)
             return httpx2.Response(_BAD_GATEWAY, request=request)
         if note is not None:
+            note.body.clear()  # of a redirect
             note.status = response.status_code
             note.retry_after_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         stream = _AnswerStream(response.stream, note or Note())
-        return httpx2.Response(
-            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
-        )
+        status, headers = _as_answer(response) if note is not None else (response.status_code, response.headers)
+        return httpx2.Response(status, headers=headers, stream=stream, extensions=response.extensions)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -117,6 +118,17 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         except ValueError:
             return None
         return self._wire.note(message) if isinstance(message, dict) else None
+
+
+def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
+    """Returns the status and headers with which the library reads the body. A success of another content type can be an
+    answer too, as can a 202; the library would make an error of its own from it."""
+    headers = httpx2.Headers(response.headers)
+    if not response.is_success:
+        return response.status_code, headers
+    if not headers.get("content-type", "").lower().startswith(_ANSWER_TYPES):
+        headers["content-type"] = _ANSWER_TYPES[0]
+    return 200, headers
 
 
 class _AnswerStream(httpx2.AsyncByteStream):

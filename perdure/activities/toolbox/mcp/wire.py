@@ -25,6 +25,8 @@ class Note:
     request_id: int | str | None = None
     misfit: str = ""
     """The reason if the response is not a valid result. Its text then replaces it."""
+    has_error: bool = False
+    """True if the server itself answered with an error. The library raises errors with the same codes."""
     too_large: bool = False
     """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
     body: bytearray = field(default_factory=bytearray)
