@@ -77,6 +77,12 @@ _LINES = {
     "broken_json": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": pressed}}\n',
     "no_version": '{"id": NUMBER, "result": {"content": [{"type": "text", "text": "pressed"}]}}\n',
     "error_is_text": '{"jsonrpc": "2.0", "id": NUMBER, "error": "no such button"}\n',
+    "starts_with_mark": '\ufeff{"jsonrpc": "2.0", "id": NUMBER, "result": GOOD}\n',
+    "long_integer": '{"jsonrpc": "2.0", "result": {"content": [], "x": ' + "9" * 5_000 + '}, "id": NUMBER}\n',
+    "deep_arrays": '{"jsonrpc": "2.0", "id": NUMBER, "result": ' + "[" * 3_000 + "7" + "]" * 3_000 + "}\n",
+    "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
+    "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
+    "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',
     "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
 }
 
@@ -88,6 +94,13 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
     "as_html": (200, "text/html", b"<h1>pressed</h1>"),
     "as_nothing": (202, _JSON, b""),
     "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
+    "with_mark": (200, _JSON, b"\xef\xbb\xbfANSWER"),
+    "in_latin_1": (
+        200,
+        _JSON,
+        b'{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "text", "text": "\xe9"}]}}',
+    ),
+    "in_a_batch": (200, _JSON, b"[ANSWER]"),
     "as_text": (200, "text/plain", b"ANSWER"),
     "as_accepted": (202, _JSON, b"ANSWER"),
 }
@@ -100,7 +113,7 @@ def pressed(number: Any, how: str) -> None:
     elif how in _RESULTS:
         say(number, _RESULTS[how])
     elif how in _LINES:
-        sys.stdout.write(_LINES[how].replace("NUMBER", str(number)))
+        sys.stdout.write(_LINES[how].replace("NUMBER", str(number)).replace("GOOD", json.dumps(GOOD)))
         sys.stdout.flush()
         if not _LINES[how].endswith("\n"):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -444,6 +444,8 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     ("broken_json", "pressed"),
     ("no_result", "id"),
     ("is_huge", "content"),
+    ("deep_arrays", "7"),
+    ("text_id_and_misfit", "42"),
 ])  # fmt: skip
 async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     new_raw_server: Raws, how: str, kept: str
@@ -473,9 +475,11 @@ async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
             await session.close()
 
 
-@pytest.mark.parametrize("how", ["as_text", "as_accepted", "in_another_event"])
+@pytest.mark.parametrize(
+    "how", ["as_text", "as_accepted", "in_another_event", "with_mark", "in_a_batch", "in_latin_1", "id_is_float"]
+)
 async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
-    assert await press_over_http(tmp_path, how) == "pressed"
+    assert await press_over_http(tmp_path, how) == ("\ufffd" if how == "in_latin_1" else "pressed")
 
 
 @pytest.mark.parametrize(("how", "ends"), [
@@ -493,7 +497,15 @@ async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: st
 
 
 @pytest.mark.parametrize(
-    ("how", "output"), [("half_characters", "pressed 😀 \ufffd, \\ud83d"), ("no_version", "pressed")]
+    ("how", "output"),
+    [
+        ("half_characters", "pressed 😀 \ufffd, \\ud83d"),
+        ("no_version", "pressed"),
+        ("starts_with_mark", "pressed"),
+        ("id_is_float", "pressed"),
+        ("id_is_text", "pressed"),
+        ("long_integer", {"content": []}),
+    ],
 )
 async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
     assert (await new_raw_server(how).press()).output == output

@@ -28,12 +28,13 @@ from mcp_types import (
 from mcp_types.methods import validate_server_result
 from pydantic import TypeAdapter, ValidationError
 
-from perdure.activities.toolbox.mcp.wire import Note, Wire
+from perdure.activities.toolbox.mcp.wire import Note, Wire, is_same_id, whole_id
 
+_WHITESPACE = " \t\r\n\ufeff"
 EXCERPT_BYTES = 512
 """The bytes at both ends of a line in which the id of its request is looked for."""
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
+_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}(?:\.0)?|"[^"\\]{1,200}")\s*'
 _ANSWER = rb'"(?:result|error)"\s*:'
 ANSWER_START = re.compile(
     rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
@@ -56,6 +57,7 @@ _UNREAD = "perdure/unread"
 _NO_OBJECT = "result: it is not an object"
 _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
+_MAX_DIGITS = 4_300
 _FIRST_NO_SUCCESS = 300
 _LIKE_AN_ANSWER = re.compile(r'\s*\{.*"(?:result|error)"\s*:', re.DOTALL)
 _DATA = re.compile(r"^data: ?(.*?)\r?$", re.MULTILINE)
@@ -180,7 +182,7 @@ def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[
 
 def parse_message(line: bytes) -> SessionMessage | None:
     """Returns the message in a line of a process, or what the line answers if it is not valid; None for noise."""
-    text = mend_halves(line).decode("utf-8", "replace").strip()
+    text = mend_halves(line).decode("utf-8", "replace").strip(_WHITESPACE)
     if not text:
         return None
     if (message := _message(text)) is None:
@@ -217,7 +219,9 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
     """
     answer = _json_value(text)
     if isinstance(answer, list):
-        answer = next((each for each in answer if isinstance(each, dict) and each.get("id") == request_id), None)
+        answer = next(
+            (each for each in answer if isinstance(each, dict) and is_same_id(request_id, each.get("id"))), None
+        )
     if answer is None:
         return unread_result(text, request_id) if _LIKE_AN_ANSWER.match(text) else None
     if not isinstance(answer, dict) or "method" in answer:
@@ -229,7 +233,7 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
         return unread_result(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), request_id)
     if "error" in answer:
         return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(answer["error"]))
-    return unread_result(text, request_id) if answer.get("id") == request_id else None
+    return unread_result(text, request_id) if is_same_id(request_id, answer.get("id")) else None
 
 
 def unread_result(text: str, request_id: int | str) -> JSONRPCResponse:
@@ -254,9 +258,14 @@ def _message(text: str) -> JSONRPCMessage | None:
 
 def _json_value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
         return None
+
+
+def _integer(digits: str) -> int | str:
+    """Returns the integer. One that is too long for Python stays text."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else digits
 
 
 def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
@@ -268,7 +277,7 @@ def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
             return request_id_of(text.encode(), text.encode())
     if isinstance(message, list):
         message = next((each for each in message if isinstance(each, dict)), None)
-    request_id = message.get("id") if isinstance(message, dict) and "method" not in message else None
+    request_id = whole_id(message.get("id")) if isinstance(message, dict) and "method" not in message else None
     return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
 
 
@@ -278,5 +287,5 @@ def request_id_of(head: bytes, tail: bytes) -> int | str:
     digits = (start and start[1]) or (end and end[1])
     if not digits:
         raise UnmatchedLine
-    request_id: int | str = json.loads(digits)
+    request_id: int | str = whole_id(json.loads(digits))  # type: ignore[assignment]
     return request_id

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -139,10 +140,10 @@ class _AnswerStream(httpx2.AsyncByteStream):
         self._note = note
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        held = b""
+        held, decoder = b"", getincrementaldecoder("utf-8-sig")("replace")
         try:
             async for piece in self._inner:
-                held += piece
+                held += decoder.decode(piece).encode()
                 end = whole_escapes(held)
                 yield self._mended(held[:end])
                 held = held[end:]
@@ -151,7 +152,7 @@ class _AnswerStream(httpx2.AsyncByteStream):
         except (httpx2.TransportError, httpx2.DecodingError):
             self._note.body.clear()  # it is not the server's whole answer
             return
-        yield self._mended(held)
+        yield self._mended(held + decoder.decode(b"", final=True).encode())
 
     def _mended(self, piece: bytes) -> bytes:
         text = mend_halves(piece)

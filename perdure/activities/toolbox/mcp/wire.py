@@ -1,6 +1,7 @@
 """The record of one connection to an MCP server: which calls were sent, and how their answers came back."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,4 +64,18 @@ class Wire:
 
     def note_of(self, request_id: int | str) -> Note | None:
         """Returns the note of the open call with this id."""
-        return next((note for note in self.notes.values() if note.request_id == request_id), None)
+        return next((note for note in self.notes.values() if is_same_id(note.request_id, request_id)), None)
+
+
+def is_same_id(sent: object, answered: object) -> bool:
+    """Returns whether an answer names the request. Some servers answer 5 as "5" or 5.0."""
+    return sent is not None and whole_id(sent) == whole_id(answered)
+
+
+def whole_id(value: object) -> object:
+    """Returns the id as the library sent it."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(?:\.0)?", value):
+        return int(value.removesuffix(".0"))
+    return value
