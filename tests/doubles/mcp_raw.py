@@ -45,7 +45,11 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
         say(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": _INFO})
     elif method == "tools/list":
         tool = TOOL | ({"outputSchema": _SCHEMAS[how]} if how in _SCHEMAS else {})
-        say(number, {"tools": [*(_BROKEN_TOOLS if how == "lists_broken_tools" else ()), tool]})
+        broken = _BROKEN_TOOLS if how == "lists_broken_tools" else []
+        page = json.dumps({"tools": [*broken, tool]} | _PAGES.get(how, {}))
+        page = page.replace('"LONG"', "9" * 5_000)
+        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {number}, "result": {page}}}\n')
+        sys.stdout.flush()
     elif method == "tools/call":
         with calls.open("a") as file:
             file.write(json.dumps(message["params"]) + "\n")
@@ -63,6 +67,19 @@ _BROKEN_TOOLS: list[Any] = [
     "text",
 ]
 _HALVES = r"pressed \ud83d\ude00 \ud83d, \\ud83d"
+_deep: dict[str, Any] = {"type": "object"}
+for _ in range(400):
+    _deep = {"type": "object", "properties": {"a": _deep}}
+_LONG = {"type": "object", "properties": {"n": {"maximum": "LONG"}}}
+_PAGES: dict[str, dict[str, Any]] = {
+    "lists_deep_schema": {"tools": [TOOL | {"name": "bad", "inputSchema": _deep}, TOOL]},
+    "lists_long_integer": {"tools": [TOOL | {"name": "bad", "inputSchema": _LONG}, TOOL]},
+    "lists_number_as_cursor": {"nextCursor": 5},
+    "lists_wrong_meta": {"_meta": 7, "ttlMs": "soon"},
+    "lists_nulls": {"nextCursor": None, "_meta": None, "tools": [TOOL | {"title": None, "annotations": None}]},
+    "lists_one_cursor": {"nextCursor": "again"},
+}
+"""Fields of its list of tools, by HOW."""
 GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
 
@@ -70,6 +87,8 @@ _RESULTS: dict[str, Any] = {
     "result_is_text": "pressed",
     "result_is_list": ["pressed"],
     "content_is_number": {"content": 42},
+    "nulls": GOOD | {"isError": None, "structuredContent": None, "_meta": None},
+    "nulls_in_block": {"content": [GOOD["content"][0] | {"annotations": None, "_meta": None}], "isError": None},
     "is_huge": {"content": [{"type": "text", "text": "pressed" + "x" * 17_000_000}]},
 }
 _LINES = {

@@ -502,6 +502,8 @@ async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: st
         ("half_characters", "pressed 😀 \ufffd, \\ud83d"),
         ("no_version", "pressed"),
         ("starts_with_mark", "pressed"),
+        ("nulls", "pressed"),
+        ("nulls_in_block", "pressed"),
         ("id_is_float", "pressed"),
         ("id_is_text", "pressed"),
         ("long_integer", {"content": []}),
@@ -517,6 +519,21 @@ async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server:
     offer = (await raw.session.connection()).offer
     assert [tool.tool for tool in offer.tools.values()] == ["press"]
     assert set(offer.broken) == {"untyped", "titled", ""} and len(offer.left_out) == 3
+
+
+BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor"]
+
+
+@pytest.mark.parametrize("how", BAD_PAGES)
+async def test_what_is_wrong_in_a_page_of_tools_costs_only_itself(
+    new_raw_server: Raws, tmp_path: Path, how: str
+) -> None:
+    raw = new_raw_server(f"lists_{how}")
+    assert (await raw.press()).output == "pressed"
+    assert await press_over_http(tmp_path, f"lists_{how}") == "pressed"
+    listed = (await raw.session.connection()).offer
+    assert [tool.tool for tool in listed.tools.values()] == ["press"]
+    assert len(listed.left_out) == (how in ("deep_schema", "long_integer"))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any
 
 import anyio
+import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -57,6 +58,10 @@ _UNREAD = "perdure/unread"
 _NO_OBJECT = "result: it is not an object"
 _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
+_OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
+_MAX_TOOL_DEPTH = 80
+"""Above the limit of a schema (`MAX_SCHEMA_DEPTH`), below that of the library."""
+_log = structlog.get_logger(__name__)
 _MAX_DIGITS = 4_300
 _FIRST_NO_SUCCESS = 300
 _LIKE_AN_ANSWER = re.compile(r'\s*\{.*"(?:result|error)"\s*:', re.DOTALL)
@@ -110,11 +115,13 @@ async def _pass_checked(received: _Reading, inbound: MemoryObjectSendStream[Inbo
 
 def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
     if isinstance(message, JSONRPCError) and message.id is not None:
-        note = wire.note_of(message.id)
+        note = wire.note_of(message.id) or wire.others.get(message.id)
         if note is not None:
             if note.status is not None and note.status < _FIRST_NO_SUCCESS:
                 message = _answer_of(note, message.id) or message
             note.has_error = isinstance(message, JSONRPCError) and (note.status is None or _has_error(note))
+    if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+        wire.others.pop(message.id, None)
     if isinstance(message, JSONRPCResponse):
         _mend(message, wire)
     return message
@@ -140,19 +147,71 @@ def _has_error(note: Note) -> bool:
 def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
     """Changes an answer that the library would reject. A list of tools loses those that break the protocol. The result
     of a call becomes its text, and the call's note gets the reason."""
-    tools = answer.result.get("tools")
-    if isinstance(tools, list) and not _list_fault(answer.result, [], wire):
-        answer.result["tools"] = [tool for tool in tools if _keeps_protocol(tool, answer.result, wire)]
     note = wire.note_of(answer.id)
     if note is None:
+        if isinstance(answer.result.get("tools"), list):
+            _mend_page(answer.result, wire)
         return
     unread = answer.result.get(_UNREAD)
+    if unread is None and _fault("tools/call", wire.protocol, answer.result, CALL_RESULT):
+        mended = without_nulls(answer.result)
+        if not _fault("tools/call", wire.protocol, mended, CALL_RESULT):
+            answer.result = mended
     fault = _NO_OBJECT if unread is not None else _fault("tools/call", wire.protocol, answer.result, CALL_RESULT)
     if fault:
         note.misfit = _TOO_LARGE if note.too_large else f"it breaks the protocol at {fault}"
         text = unread if unread is not None else json.dumps(answer.result, ensure_ascii=False)
         is_error = answer.result.get("isError") is True
         answer.result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _mend_page(page: dict[str, Any], wire: Wire) -> None:
+    """Leaves out what breaks the protocol: fields of a page of tools, and tools."""
+    tools = page["tools"]
+    while fault := _list_fault(page, [], wire):
+        wrong = next((name for name in fault.split(": ")[0].split(".") if name in page and name != "tools"), None)
+        if wrong is None:
+            return
+        if page.pop(wrong) is not None:
+            _log.warning("mcp_list_field_left_out", field=wrong, why=fault)
+    page["tools"] = [kept for tool in tools if (kept := _kept(tool, page, wire)) is not None]
+
+
+def _kept(tool: Any, page: dict[str, Any], wire: Wire) -> Any:
+    """Returns the listed tool as the library accepts it; None otherwise, and the tool is noted."""
+    if _is_deeper(tool, _MAX_TOOL_DEPTH):
+        wire.left_out[_name_of(tool)] = "is nested too deep"
+        return None
+    if _list_fault(page, [tool], wire) and isinstance(tool, dict):
+        tool = without_nulls(tool)
+    return tool if _keeps_protocol(tool, page, wire) else None
+
+
+def _name_of(tool: Any) -> str:
+    return str(tool.get("name", ""))[:80] if isinstance(tool, Mapping) else ""
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Returns whether the value is nested deeper. It does not recurse."""
+    layer = [value]
+    for _ in range(levels):
+        parts = [each.values() if isinstance(each, dict) else each for each in layer if isinstance(each, dict | list)]
+        layer = [part for each in parts for part in each]
+    return bool(layer)
+
+
+def without_nulls(value: Any) -> Any:
+    """Returns the object without its fields that are null, which count as absent. Values that the protocol does not
+    define stay as they are."""
+    if isinstance(value, list):
+        return [without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: field if name in _OWN_VALUES else without_nulls(field)
+        for name, field in value.items()
+        if field is not None
+    }
 
 
 def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
@@ -163,8 +222,7 @@ def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
     """Returns whether the library accepts the listed tool; notes the tool otherwise."""
     fault = _list_fault(result, [tool], wire)
     if fault:
-        name = str(tool.get("name", "")) if isinstance(tool, Mapping) else ""
-        wire.left_out[name[:80]] = f"breaks the protocol: {fault}"
+        wire.left_out[_name_of(tool)] = f"breaks the protocol: {fault}"
     return not fault
 
 

@@ -37,7 +37,7 @@ from perdure.activities.toolbox.mcp.answers import (
     unread_result,
     whole_escapes,
 )
-from perdure.activities.toolbox.mcp.wire import MAX_BODY_BYTES, Note, Wire
+from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
@@ -55,6 +55,7 @@ _UNLIMITED_BYTES = 2**62
 """Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
 """The environment variables that a server inherits. None of them can contain a secret."""
+_MAX_OTHERS = 8
 _GRACE_SECONDS = 1.0
 """Time for a server to exit after its input was closed, and again after SIGTERM."""
 _TOO_LONG = f"it exceeds {MAX_MESSAGE_BYTES // 1024 // 1024} MiB"
@@ -118,7 +119,15 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             message = json.loads(body) if body else None
         except ValueError:
             return None
-        return self._wire.note(message) if isinstance(message, dict) else None
+        if not isinstance(message, dict):
+            return None
+        note, request_id = self._wire.note(message), message.get("id")
+        if note is None and isinstance(request_id, int | str) and "method" in message:
+            note = Note(request_id=request_id, max_body_bytes=MAX_MESSAGE_BYTES)
+            self._wire.others[request_id] = note
+            if len(self._wire.others) > _MAX_OTHERS:  # those that were given up have no answer
+                self._wire.others.pop(next(iter(self._wire.others)))
+        return note
 
 
 def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
@@ -156,7 +165,7 @@ class _AnswerStream(httpx2.AsyncByteStream):
 
     def _mended(self, piece: bytes) -> bytes:
         text = mend_halves(piece)
-        self._note.body += text[: MAX_BODY_BYTES - len(self._note.body)]
+        self._note.body += text[: self._note.max_body_bytes - len(self._note.body)]
         return text
 
     async def aclose(self) -> None:

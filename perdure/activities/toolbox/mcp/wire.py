@@ -31,7 +31,8 @@ class Note:
     too_large: bool = False
     """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
     body: bytearray = field(default_factory=bytearray)
-    """The start of a response over HTTP, at most `MAX_BODY_BYTES`."""
+    """The start of a response over HTTP, at most `max_body_bytes`."""
+    max_body_bytes: int = MAX_BODY_BYTES
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class Wire:
 
     notes: dict[str, Note] = field(default_factory=dict)
     """Notes of the open calls, by token."""
+    others: dict[int | str, Note] = field(default_factory=dict)
+    """Notes of the other open requests over HTTP, by id."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection has ended or must end."""
     refused: str = ""
