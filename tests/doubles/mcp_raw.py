@@ -40,7 +40,11 @@ _ERRORS = {
 
 def answer(message: dict[str, Any], calls: Path, how: str) -> None:
     method, number = message.get("method"), message.get("id")
-    if method == "initialize":
+    if method in _OTHER_ANSWERS.get(how, {}):
+        write({"jsonrpc": "2.0", "id": number, **_OTHER_ANSWERS[how][method]})
+    elif method == "initialize" and how == "exits":
+        sys.exit("cannot reach the licence server")
+    elif method == "initialize":
         version = message["params"]["protocolVersion"]
         say(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": _INFO})
     elif method == "tools/list":
@@ -58,6 +62,15 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
         write({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "Method not found"}})
 
 
+_INITIALIZED = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "raw", "version": "1"}}
+_OTHER_ANSWERS: dict[str, dict[str, dict[str, Any]]] = {
+    "expired": {"initialize": {"error": {"code": -32000, "message": "licence expired"}}},
+    "locked": {"tools/list": {"error": {"code": -32603, "message": "database is locked"}}},
+    "old_version": {"initialize": {"result": _INITIALIZED | {"protocolVersion": "1999-12-31"}}},
+    "no_capabilities": {"initialize": {"result": {k: v for k, v in _INITIALIZED.items() if k != "capabilities"}}},
+    "null_tools": {"tools/list": {"result": {"tools": None}}},
+}
+"""Answers of other requests than calls, by HOW and method."""
 _waiting: list[Any] = []
 _INFO = {"name": "raw", "version": "1"}
 _BROKEN_TOOLS: list[Any] = [
@@ -113,6 +126,8 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
     "as_html": (200, "text/html", b"<h1>pressed</h1>"),
     "as_nothing": (202, _JSON, b""),
     "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
+    "always_login": (200, "text/html", b"<h1>log in</h1>"),
+    "always_moved": (302, "text/html; charset=x", b""),
     "with_mark": (200, _JSON, b"\xef\xbb\xbfANSWER"),
     "in_latin_1": (
         200,
@@ -190,11 +205,13 @@ def raw_http_server(how: str) -> Iterator[str]:
                 answer(message, Path(os.devnull), how)
             body = written.getvalue().strip().encode()
             status, kind = 200 if body else 202, _JSON
-            if message["method"] == "tools/call" and how in _HTTP:
+            if (message["method"] == "tools/call" and how in _HTTP) or how.startswith("always_"):
                 status, kind, template = _HTTP[how]
-                body = template.replace(b"ANSWER", body).replace(b"NUMBER", str(message["id"]).encode())
+                body = template.replace(b"ANSWER", body).replace(b"NUMBER", str(message.get("id")).encode())
             self.send_response(status)
             self.send_header("Content-Type", kind)
+            if status == 302:
+                self.send_header("Location", "https://new.example/mcp")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             with suppress(BrokenPipeError, ConnectionResetError):  # the client reads only the start of a huge answer

@@ -521,6 +521,27 @@ async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server:
     assert set(offer.broken) == {"untyped", "titled", ""} and len(offer.left_out) == 3
 
 
+@pytest.mark.parametrize(("how", "words"), [
+    ("exits", "cannot reach the licence server"),
+    ("expired", "licence expired"),
+    ("locked", "database is locked"),
+    ("old_version", "1999-12-31"),
+    ("no_capabilities", "capabilities"),
+    ("null_tools", "tools"),
+    ("always_login", "text/html"),
+    ("always_moved", "https://new.example/mcp"),
+])  # fmt: skip
+async def test_an_unusable_server_is_reported_in_its_own_words(
+    new_raw_server: Raws, tmp_path: Path, how: str, words: str
+) -> None:
+    if not how.startswith("always_"):
+        with pytest.raises(mcp_session.Unreachable, match=words):
+            await new_raw_server(how).card()
+    if how != "exits":
+        with pytest.raises(mcp_session.Unreachable, match=words):
+            await press_over_http(tmp_path, how)
+
+
 BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor"]
 
 

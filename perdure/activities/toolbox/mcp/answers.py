@@ -121,7 +121,9 @@ def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
                 message = _answer_of(note, message.id) or message
             note.has_error = isinstance(message, JSONRPCError) and (note.status is None or _has_error(note))
     if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-        wire.others.pop(message.id, None)
+        other = wire.others.pop(message.id, None)
+        is_own = isinstance(message, JSONRPCError) and (other is None or other.has_error)
+        wire.words = message.error.message if is_own and isinstance(message, JSONRPCError) else ""
     if isinstance(message, JSONRPCResponse):
         _mend(message, wire)
     return message

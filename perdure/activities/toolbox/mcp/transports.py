@@ -99,9 +99,13 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
                 note.sent = False
             return httpx2.Response(_BAD_GATEWAY, request=request)
         except httpx2.TransportError as error:
+            if request.method == "POST":
+                self._wire.http_fault = f"it does not answer ({type(error).__name__}: {error})"
             if note is not None:
                 note.sent = note.lost = not isinstance(error, _NEVER_SENT)
             return httpx2.Response(_BAD_GATEWAY, request=request)
+        if request.method == "POST":
+            self._wire.http_fault = _http_fault(response)
         if note is not None:
             note.body.clear()  # of a redirect
             note.status = response.status_code
@@ -128,6 +132,16 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             if len(self._wire.others) > _MAX_OTHERS:  # those that were given up have no answer
                 self._wire.others.pop(next(iter(self._wire.others)))
         return note
+
+
+def _http_fault(response: httpx2.Response) -> str:
+    """Returns why the response cannot be an answer; empty if it can."""
+    kind = response.headers.get("content-type", "")
+    if target := response.headers.get("location", ""):
+        return f"it answered {response.status_code} with a redirect to {target}"
+    if response.is_success and (response.status_code == 202 or kind.lower().startswith(_ANSWER_TYPES)):
+        return ""
+    return f"it answered {response.status_code} with {kind or 'no content type'}"
 
 
 def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
@@ -223,7 +237,7 @@ async def stdio_streams(
         for stream in (inbound, reading, writing, outbound):
             stream.close()
         with anyio.CancelScope(shield=True):
-            await _end(process)
+            await _end(process, wire)
 
 
 async def _read_lines(
@@ -237,6 +251,7 @@ async def _read_lines(
                 message = _too_long(line, wire) if isinstance(line, SkippedLine) else parse_message(line)
                 if message is not None:
                     await inbound.send(message)
+            wire.has_eof = True
         except UnmatchedLine:
             if len(wire.notes) == 1:  # With several open calls, the others may have succeeded, and reads are retried.
                 next(iter(wire.notes.values())).too_large = True
@@ -284,11 +299,13 @@ def _empty_if_long(log: Path) -> None:
             os.truncate(log, 0)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, wire: Wire) -> None:
     """Closes the input, then terminates the process and everything that it started."""
     if process.stdin is not None:
         process.stdin.close()
-    if not await _has_exited(process, _GRACE_SECONDS):
+    if await _has_exited(process, _GRACE_SECONDS):
+        wire.exit_code = process.returncode if wire.has_eof else None
+    else:
         _signal(process, signal.SIGTERM)
         if not await _has_exited(process, _GRACE_SECONDS):
             _signal(process, signal.SIGKILL)

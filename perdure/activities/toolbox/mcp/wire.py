@@ -48,6 +48,14 @@ class Wire:
     """Notes of the other open requests over HTTP, by id."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection has ended or must end."""
+    has_eof: bool = False
+    """True if a process ended its output."""
+    exit_code: int | None = None
+    """The exit code of a process that ended by itself."""
+    http_fault: str = ""
+    """The reason if the last response over HTTP cannot be an answer, or there was none."""
+    words: str = ""
+    """The server's last error."""
     refused: str = ""
     """The rule of outgoing requests that forbids this server; empty if it is allowed."""
     protocol: str = "2025-11-25"
