@@ -120,7 +120,7 @@ def unsent_sentences(unsent: Iterable[Unsent]) -> list[str]:
 
 def unavailable_sentences(names: Sequence[str]) -> list[str]:
     """Returns a sentence about the names in an agent's tools that no server offered; empty without names."""
-    why = "its server was unavailable, or none of the server's tools matches"
+    why = "its server was unavailable, or lists other names"
     return [f"degraded: no MCP server offers {', '.join(names)} ({why}); start again when it does"] if names else []
 
 

@@ -60,7 +60,7 @@ _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
 _OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
 _MAX_TOOL_DEPTH = 80
-"""Above the limit of a schema (`MAX_SCHEMA_DEPTH`), below that of the library."""
+"""A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
 _log = structlog.get_logger(__name__)
 _MAX_DIGITS = 4_300
 _FIRST_NO_SUCCESS = 300

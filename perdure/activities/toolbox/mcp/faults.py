@@ -1,4 +1,4 @@
-"""The reason why an MCP server could not be used, in its own words where it has any."""
+"""The reason why an MCP server could not be used, in its own words if it has any."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ def reason_of(error: BaseException, wire: Wire, log: Path, secrets: tuple[str, .
         said = mask(_last_line(log)[:_MAX_WORDS], texts)
         how = f"its process ended with exit code {wire.exit_code}"
         return f"{how}: {said}" if said else f"{how} and wrote no error; run its command by hand"
-    said = _said(error, wire)
+    said = _words_of(error, wire)
     reason = mask(said[:_MAX_WORDS], texts)
     if wire.http_fault:
         return f"{mask(wire.http_fault, texts)}{f': {reason}' if wire.words else ''}; check its url and headers"
     return reason or type(error).__name__
 
 
-def _said(error: BaseException, wire: Wire) -> str:
+def _words_of(error: BaseException, wire: Wire) -> str:
     if isinstance(error, TimeoutError):
         return "it did not respond in time"
     if isinstance(error, ValidationError):

@@ -146,7 +146,7 @@ def _http_fault(response: httpx2.Response) -> str:
 
 def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
     """Returns the status and headers with which the library reads the body. A success of another content type can be an
-    answer too, as can a 202; the library would make an error of its own from it."""
+    answer too, as can a 202; the library would replace it with an error."""
     headers = httpx2.Headers(response.headers)
     if not response.is_success:
         return response.status_code, headers
