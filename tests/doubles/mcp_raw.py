@@ -40,12 +40,20 @@ _ERRORS = {
 
 def answer(message: dict[str, Any], calls: Path, how: str) -> None:
     method, number = message.get("method"), message.get("id")
-    if method == "initialize":
+    if method in _OTHER_ANSWERS.get(how, {}):
+        write({"jsonrpc": "2.0", "id": number, **_OTHER_ANSWERS[how][method]})
+    elif method == "initialize" and how == "exits":
+        sys.exit("cannot reach the licence server")
+    elif method == "initialize":
         version = message["params"]["protocolVersion"]
         say(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": _INFO})
     elif method == "tools/list":
         tool = TOOL | ({"outputSchema": _SCHEMAS[how]} if how in _SCHEMAS else {})
-        say(number, {"tools": [*(_BROKEN_TOOLS if how == "lists_broken_tools" else ()), tool]})
+        broken = _BROKEN_TOOLS if how == "lists_broken_tools" else []
+        page = json.dumps({"tools": [*broken, tool]} | _PAGES.get(how, {}))
+        page = page.replace('"LONG"', "9" * 5_000)
+        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {number}, "result": {page}}}\n')
+        sys.stdout.flush()
     elif method == "tools/call":
         with calls.open("a") as file:
             file.write(json.dumps(message["params"]) + "\n")
@@ -54,6 +62,15 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
         write({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "Method not found"}})
 
 
+_INITIALIZED = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "raw", "version": "1"}}
+_OTHER_ANSWERS: dict[str, dict[str, dict[str, Any]]] = {
+    "expired": {"initialize": {"error": {"code": -32000, "message": "licence expired"}}},
+    "locked": {"tools/list": {"error": {"code": -32603, "message": "database is locked"}}},
+    "old_version": {"initialize": {"result": _INITIALIZED | {"protocolVersion": "1999-12-31"}}},
+    "no_capabilities": {"initialize": {"result": {k: v for k, v in _INITIALIZED.items() if k != "capabilities"}}},
+    "null_tools": {"tools/list": {"result": {"tools": None}}},
+}
+"""Answers of other requests than calls, by HOW and method."""
 _waiting: list[Any] = []
 _INFO = {"name": "raw", "version": "1"}
 _BROKEN_TOOLS: list[Any] = [
@@ -63,6 +80,19 @@ _BROKEN_TOOLS: list[Any] = [
     "text",
 ]
 _HALVES = r"pressed \ud83d\ude00 \ud83d, \\ud83d"
+_deep: dict[str, Any] = {"type": "object"}
+for _ in range(400):
+    _deep = {"type": "object", "properties": {"a": _deep}}
+_LONG = {"type": "object", "properties": {"n": {"maximum": "LONG"}}}
+_PAGES: dict[str, dict[str, Any]] = {
+    "lists_deep_schema": {"tools": [TOOL | {"name": "bad", "inputSchema": _deep}, TOOL]},
+    "lists_long_integer": {"tools": [TOOL | {"name": "bad", "inputSchema": _LONG}, TOOL]},
+    "lists_number_as_cursor": {"nextCursor": 5},
+    "lists_wrong_meta": {"_meta": 7, "ttlMs": "soon"},
+    "lists_nulls": {"nextCursor": None, "_meta": None, "tools": [TOOL | {"title": None, "annotations": None}]},
+    "lists_one_cursor": {"nextCursor": "again"},
+}
+"""Fields of its list of tools, by HOW."""
 GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
 
@@ -70,6 +100,8 @@ _RESULTS: dict[str, Any] = {
     "result_is_text": "pressed",
     "result_is_list": ["pressed"],
     "content_is_number": {"content": 42},
+    "nulls": GOOD | {"isError": None, "structuredContent": None, "_meta": None},
+    "nulls_in_block": {"content": [GOOD["content"][0] | {"annotations": None, "_meta": None}], "isError": None},
     "is_huge": {"content": [{"type": "text", "text": "pressed" + "x" * 17_000_000}]},
 }
 _LINES = {
@@ -77,8 +109,36 @@ _LINES = {
     "broken_json": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": pressed}}\n',
     "no_version": '{"id": NUMBER, "result": {"content": [{"type": "text", "text": "pressed"}]}}\n',
     "error_is_text": '{"jsonrpc": "2.0", "id": NUMBER, "error": "no such button"}\n',
+    "starts_with_mark": '\ufeff{"jsonrpc": "2.0", "id": NUMBER, "result": GOOD}\n',
+    "long_integer": '{"jsonrpc": "2.0", "result": {"content": [], "x": ' + "9" * 5_000 + '}, "id": NUMBER}\n',
+    "deep_arrays": '{"jsonrpc": "2.0", "id": NUMBER, "result": ' + "[" * 3_000 + "7" + "]" * 3_000 + "}\n",
+    "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
+    "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
+    "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',
     "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
 }
+
+
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_HTTP: dict[str, tuple[int, str, bytes]] = {
+    "in_an_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": ["pressed"]}\n\n'),
+    "in_another_event": (200, _EVENTS, b"event: result\ndata: ANSWER\n\n"),
+    "as_html": (200, "text/html", b"<h1>pressed</h1>"),
+    "as_nothing": (202, _JSON, b""),
+    "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
+    "always_login": (200, "text/html", b"<h1>log in</h1>"),
+    "always_moved": (302, "text/html; charset=x", b""),
+    "with_mark": (200, _JSON, b"\xef\xbb\xbfANSWER"),
+    "in_latin_1": (
+        200,
+        _JSON,
+        b'{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "text", "text": "\xe9"}]}}',
+    ),
+    "in_a_batch": (200, _JSON, b"[ANSWER]"),
+    "as_text": (200, "text/plain", b"ANSWER"),
+    "as_accepted": (202, _JSON, b"ANSWER"),
+}
+"""Status, content type and body of the answer of a call over HTTP, by HOW."""
 
 
 def pressed(number: Any, how: str) -> None:
@@ -87,7 +147,7 @@ def pressed(number: Any, how: str) -> None:
     elif how in _RESULTS:
         say(number, _RESULTS[how])
     elif how in _LINES:
-        sys.stdout.write(_LINES[how].replace("NUMBER", str(number)))
+        sys.stdout.write(_LINES[how].replace("NUMBER", str(number)).replace("GOOD", json.dumps(GOOD)))
         sys.stdout.flush()
         if not _LINES[how].endswith("\n"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -141,12 +201,17 @@ def raw_http_server(how: str) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            in_event = how == "in_an_event" and message["method"] == "tools/call"
             with redirect_stdout(StringIO()) as written:
-                answer(message, Path(os.devnull), "result_is_list" if in_event else how)
-            body = (f"data: {written.getvalue()}\n" if in_event else written.getvalue()).encode()
-            self.send_response(200 if body else 202)
-            self.send_header("Content-Type", "text/event-stream" if in_event else "application/json")
+                answer(message, Path(os.devnull), how)
+            body = written.getvalue().strip().encode()
+            status, kind = 200 if body else 202, _JSON
+            if (message["method"] == "tools/call" and how in _HTTP) or how.startswith("always_"):
+                status, kind, template = _HTTP[how]
+                body = template.replace(b"ANSWER", body).replace(b"NUMBER", str(message.get("id")).encode())
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            if status == 302:
+                self.send_header("Location", "https://new.example/mcp")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             with suppress(BrokenPipeError, ConnectionResetError):  # the client reads only the start of a huge answer

@@ -444,6 +444,8 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     ("broken_json", "pressed"),
     ("no_result", "id"),
     ("is_huge", "content"),
+    ("deep_arrays", "7"),
+    ("text_id_and_misfit", "42"),
 ])  # fmt: skip
 async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     new_raw_server: Raws, how: str, kept: str
@@ -457,18 +459,55 @@ async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
 
 @pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event"])
 async def test_an_answer_over_http_that_cannot_be_parsed_is_reported(tmp_path: Path, how: str) -> None:
-    with raw_http_server(how) as url:
-        server = McpServer(name="raw", url=url, start_seconds=20, max_answer_bytes=100_000)
-        session = McpSession(server, tmp_path, tmp_path, lambda name: None)
-        card = (await session.connection()).offer.tools["raw_press"].card
-        output = (await McpTool(card, session).run({"times": 1}, context(card))).output
-        await session.close()
+    output = await press_over_http(tmp_path, how)
     assert isinstance(output, dict) and output["status"] == "answer_misfit"
     assert ("[not read]" if how == "is_huge" else "pressed") in str(output["answer"])
 
 
+async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
+    with raw_http_server(how) as url:
+        server = McpServer(name="raw", url=url, start_seconds=20, max_answer_bytes=100_000, **fields)
+        session = McpSession(server, home, home, lambda name: None)
+        try:
+            card = (await session.connection()).offer.tools["raw_press"].card
+            return (await McpTool(card, session).run({"times": 1}, context(card))).output
+        finally:
+            await session.close()
+
+
 @pytest.mark.parametrize(
-    ("how", "output"), [("half_characters", "pressed 😀 \ufffd, \\ud83d"), ("no_version", "pressed")]
+    "how", ["as_text", "as_accepted", "in_another_event", "with_mark", "in_a_batch", "in_latin_1", "id_is_float"]
+)
+async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
+    assert await press_over_http(tmp_path, how) == ("\ufffd" if how == "in_latin_1" else "pressed")
+
+
+@pytest.mark.parametrize(("how", "ends"), [
+    ("as_html", ServerLost),
+    ("as_nothing", ServerLost),
+    ("as_events_without_one", ServerLost),
+    ("says_invalid_params", ToolRefused),
+])  # fmt: skip
+async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: str, ends: type[Exception]) -> None:
+    with pytest.raises(ends):
+        await press_over_http(tmp_path, how)
+    if how != "as_events_without_one":
+        with pytest.raises(ToolRefused):
+            await press_over_http(tmp_path, how, **READ)
+
+
+@pytest.mark.parametrize(
+    ("how", "output"),
+    [
+        ("half_characters", "pressed 😀 \ufffd, \\ud83d"),
+        ("no_version", "pressed"),
+        ("starts_with_mark", "pressed"),
+        ("nulls", "pressed"),
+        ("nulls_in_block", "pressed"),
+        ("id_is_float", "pressed"),
+        ("id_is_text", "pressed"),
+        ("long_integer", {"content": []}),
+    ],
 )
 async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
     assert (await new_raw_server(how).press()).output == output
@@ -480,6 +519,42 @@ async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server:
     offer = (await raw.session.connection()).offer
     assert [tool.tool for tool in offer.tools.values()] == ["press"]
     assert set(offer.broken) == {"untyped", "titled", ""} and len(offer.left_out) == 3
+
+
+@pytest.mark.parametrize(("how", "words"), [
+    ("exits", "cannot reach the licence server"),
+    ("expired", "licence expired"),
+    ("locked", "database is locked"),
+    ("old_version", "1999-12-31"),
+    ("no_capabilities", "capabilities"),
+    ("null_tools", "tools"),
+    ("always_login", "text/html"),
+    ("always_moved", "https://new.example/mcp"),
+])  # fmt: skip
+async def test_an_unusable_server_is_reported_in_its_own_words(
+    new_raw_server: Raws, tmp_path: Path, how: str, words: str
+) -> None:
+    if not how.startswith("always_"):
+        with pytest.raises(mcp_session.Unreachable, match=words):
+            await new_raw_server(how).card()
+    if how != "exits":
+        with pytest.raises(mcp_session.Unreachable, match=words):
+            await press_over_http(tmp_path, how)
+
+
+BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor"]
+
+
+@pytest.mark.parametrize("how", BAD_PAGES)
+async def test_what_is_wrong_in_a_page_of_tools_costs_only_itself(
+    new_raw_server: Raws, tmp_path: Path, how: str
+) -> None:
+    raw = new_raw_server(f"lists_{how}")
+    assert (await raw.press()).output == "pressed"
+    assert await press_over_http(tmp_path, f"lists_{how}") == "pressed"
+    listed = (await raw.session.connection()).offer
+    assert [tool.tool for tool in listed.tools.values()] == ["press"]
+    assert len(listed.left_out) == (how in ("deep_schema", "long_integer"))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,8 @@ def unsent_sentences(unsent: Iterable[Unsent]) -> list[str]:
 
 def unavailable_sentences(names: Sequence[str]) -> list[str]:
     """Returns a sentence about the names in an agent's tools that no server offered; empty without names."""
-    return [f"degraded: no MCP server offers {', '.join(names)}; start again when it does"] if names else []
+    why = "its server was unavailable, or lists other names"
+    return [f"degraded: no MCP server offers {', '.join(names)} ({why}); start again when it does"] if names else []
 
 
 def _listed(tools: Sequence[str]) -> str:

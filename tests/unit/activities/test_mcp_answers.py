@@ -169,6 +169,8 @@ AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
     (mcp_error(CLOSED), {}, NO, LOST, LOST),
     (mcp_error(INTERNAL), {"lost": True}, LOST, LOST, LOST),
     *((mcp_error(NO_METHOD), {}, NO, NO, NO), (mcp_error(BAD), {}, NO, NO, NO)),
+    *((mcp_error(code), {"status": 200}, NO, LOST, LOST) for code in (BAD, NO_METHOD)),
+    (mcp_error(NO_METHOD), {"status": 200, "has_error": True}, NO, NO, NO),
     *((mcp_error(BAD), {"status": 404}, AWAY, AWAY, AWAY), (mcp_error(INTERNAL), {}, NO, LOST, LOST)),
     *((mcp_error(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
     (mcp_error(CLOSED), {"too_large": True}, NO, LOST, LOST),

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any
 
 import anyio
+import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -28,12 +29,13 @@ from mcp_types import (
 from mcp_types.methods import validate_server_result
 from pydantic import TypeAdapter, ValidationError
 
-from perdure.activities.toolbox.mcp.wire import Note, Wire
+from perdure.activities.toolbox.mcp.wire import Note, Wire, is_same_id, whole_id
 
+_WHITESPACE = " \t\r\n\ufeff"
 EXCERPT_BYTES = 512
 """The bytes at both ends of a line in which the id of its request is looked for."""
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
+_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}(?:\.0)?|"[^"\\]{1,200}")\s*'
 _ANSWER = rb'"(?:result|error)"\s*:'
 ANSWER_START = re.compile(
     rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
@@ -56,6 +58,11 @@ _UNREAD = "perdure/unread"
 _NO_OBJECT = "result: it is not an object"
 _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
+_OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
+_MAX_TOOL_DEPTH = 80
+"""A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
+_log = structlog.get_logger(__name__)
+_MAX_DIGITS = 4_300
 _FIRST_NO_SUCCESS = 300
 _LIKE_AN_ANSWER = re.compile(r'\s*\{.*"(?:result|error)"\s*:', re.DOTALL)
 _DATA = re.compile(r"^data: ?(.*?)\r?$", re.MULTILINE)
@@ -108,9 +115,15 @@ async def _pass_checked(received: _Reading, inbound: MemoryObjectSendStream[Inbo
 
 def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
     if isinstance(message, JSONRPCError) and message.id is not None:
-        note = wire.note_of(message.id)
-        if note is not None and (note.too_large or message.error.code == PARSE_ERROR):
-            message = _answer_of(note, message.id) or message
+        note = wire.note_of(message.id) or wire.others.get(message.id)
+        if note is not None:
+            if note.status is not None and note.status < _FIRST_NO_SUCCESS:
+                message = _answer_of(note, message.id) or message
+            note.has_error = isinstance(message, JSONRPCError) and (note.status is None or _has_error(note))
+    if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+        other = wire.others.pop(message.id, None)
+        is_own = isinstance(message, JSONRPCError) and (other is None or other.has_error)
+        wire.words = message.error.message if is_own and isinstance(message, JSONRPCError) else ""
     if isinstance(message, JSONRPCResponse):
         _mend(message, wire)
     return message
@@ -118,28 +131,89 @@ def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
 
 def _answer_of(note: Note, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
     """Returns the response over HTTP that the library could not parse, or that was not read as a whole. Returns None if
-    it is not an answer."""
-    if note.too_large and not note.body and note.status is not None and note.status < _FIRST_NO_SUCCESS:
+    it is not an answer: then the library made the error."""
+    if note.too_large and not note.body:
         return unread_result(_NOT_READ, request_id)
     return unread_answer(unread_text(note.body.decode("utf-8", "replace")), request_id)
+
+
+def _has_error(note: Note) -> bool:
+    """Returns whether the response over HTTP contains an error. Otherwise the library made it."""
+    for text in _messages(note.body.decode("utf-8", "replace")):
+        value = _json_value(text)
+        if any(isinstance(each, dict) and "error" in each for each in (value if isinstance(value, list) else [value])):
+            return True
+    return False
 
 
 def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
     """Changes an answer that the library would reject. A list of tools loses those that break the protocol. The result
     of a call becomes its text, and the call's note gets the reason."""
-    tools = answer.result.get("tools")
-    if isinstance(tools, list) and not _list_fault(answer.result, [], wire):
-        answer.result["tools"] = [tool for tool in tools if _keeps_protocol(tool, answer.result, wire)]
     note = wire.note_of(answer.id)
     if note is None:
+        if isinstance(answer.result.get("tools"), list):
+            _mend_page(answer.result, wire)
         return
     unread = answer.result.get(_UNREAD)
+    if unread is None and _fault("tools/call", wire.protocol, answer.result, CALL_RESULT):
+        mended = without_nulls(answer.result)
+        if not _fault("tools/call", wire.protocol, mended, CALL_RESULT):
+            answer.result = mended
     fault = _NO_OBJECT if unread is not None else _fault("tools/call", wire.protocol, answer.result, CALL_RESULT)
     if fault:
         note.misfit = _TOO_LARGE if note.too_large else f"it breaks the protocol at {fault}"
         text = unread if unread is not None else json.dumps(answer.result, ensure_ascii=False)
         is_error = answer.result.get("isError") is True
         answer.result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _mend_page(page: dict[str, Any], wire: Wire) -> None:
+    """Leaves out what breaks the protocol: fields of a page of tools, and tools."""
+    tools = page["tools"]
+    while fault := _list_fault(page, [], wire):
+        wrong = next((name for name in fault.split(": ")[0].split(".") if name in page and name != "tools"), None)
+        if wrong is None:
+            return
+        if page.pop(wrong) is not None:
+            _log.warning("mcp_list_field_left_out", field=wrong, why=fault)
+    page["tools"] = [kept for tool in tools if (kept := _kept(tool, page, wire)) is not None]
+
+
+def _kept(tool: Any, page: dict[str, Any], wire: Wire) -> Any:
+    """Returns the listed tool as the library accepts it; None otherwise, and the tool is noted."""
+    if _is_deeper(tool, _MAX_TOOL_DEPTH):
+        wire.left_out[_name_of(tool)] = "is nested too deep"
+        return None
+    if _list_fault(page, [tool], wire) and isinstance(tool, dict):
+        tool = without_nulls(tool)
+    return tool if _keeps_protocol(tool, page, wire) else None
+
+
+def _name_of(tool: Any) -> str:
+    return str(tool.get("name", ""))[:80] if isinstance(tool, Mapping) else ""
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Returns whether the value is nested deeper. It does not recurse."""
+    layer = [value]
+    for _ in range(levels):
+        parts = [each.values() if isinstance(each, dict) else each for each in layer if isinstance(each, dict | list)]
+        layer = [part for each in parts for part in each]
+    return bool(layer)
+
+
+def without_nulls(value: Any) -> Any:
+    """Returns the object without its fields that are null, which count as absent. Values that the protocol does not
+    define stay as they are."""
+    if isinstance(value, list):
+        return [without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: field if name in _OWN_VALUES else without_nulls(field)
+        for name, field in value.items()
+        if field is not None
+    }
 
 
 def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
@@ -150,8 +224,7 @@ def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
     """Returns whether the library accepts the listed tool; notes the tool otherwise."""
     fault = _list_fault(result, [tool], wire)
     if fault:
-        name = str(tool.get("name", "")) if isinstance(tool, Mapping) else ""
-        wire.left_out[name[:80]] = f"breaks the protocol: {fault}"
+        wire.left_out[_name_of(tool)] = f"breaks the protocol: {fault}"
     return not fault
 
 
@@ -169,7 +242,7 @@ def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[
 
 def parse_message(line: bytes) -> SessionMessage | None:
     """Returns the message in a line of a process, or what the line answers if it is not valid; None for noise."""
-    text = mend_halves(line).decode("utf-8", "replace").strip()
+    text = mend_halves(line).decode("utf-8", "replace").strip(_WHITESPACE)
     if not text:
         return None
     if (message := _message(text)) is None:
@@ -184,14 +257,18 @@ def error_message(request_id: int | str, reason: str) -> SessionMessage:
 
 
 def unread_text(body: str) -> str:
-    """Returns the first message in a response over HTTP that the library cannot parse; empty if there is none. The body
-    is one message, or a stream of events."""
+    """Returns the first message in a response over HTTP that the library cannot parse, or that answers a request;
+    empty if there is none."""
+    answers = (type(None), JSONRPCResponse, JSONRPCError)
+    return next((text for text in _messages(body) if text.strip() and isinstance(_message(text), answers)), "")
+
+
+def _messages(body: str) -> list[str]:
+    """Returns the messages in a response over HTTP. The body is one message, or a stream of events."""
     if body.lstrip().startswith(("{", "[")):
-        messages = [body]
-    else:
-        events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
-        messages = ["\n".join(_DATA.findall(event)) for event in events]
-    return next((text for text in messages if text.strip() and _message(text) is None), "")
+        return [body]
+    events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
+    return ["\n".join(_DATA.findall(event)) for event in events]
 
 
 def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
@@ -202,7 +279,9 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
     """
     answer = _json_value(text)
     if isinstance(answer, list):
-        answer = next((each for each in answer if isinstance(each, dict) and each.get("id") == request_id), None)
+        answer = next(
+            (each for each in answer if isinstance(each, dict) and is_same_id(request_id, each.get("id"))), None
+        )
     if answer is None:
         return unread_result(text, request_id) if _LIKE_AN_ANSWER.match(text) else None
     if not isinstance(answer, dict) or "method" in answer:
@@ -214,7 +293,7 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
         return unread_result(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), request_id)
     if "error" in answer:
         return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(answer["error"]))
-    return unread_result(text, request_id) if answer.get("id") == request_id else None
+    return unread_result(text, request_id) if is_same_id(request_id, answer.get("id")) else None
 
 
 def unread_result(text: str, request_id: int | str) -> JSONRPCResponse:
@@ -239,9 +318,14 @@ def _message(text: str) -> JSONRPCMessage | None:
 
 def _json_value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
         return None
+
+
+def _integer(digits: str) -> int | str:
+    """Returns the integer. One that is too long for Python stays text."""
+    return int(digits) if len(digits) <= _MAX_DIGITS else digits
 
 
 def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
@@ -253,7 +337,7 @@ def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
             return request_id_of(text.encode(), text.encode())
     if isinstance(message, list):
         message = next((each for each in message if isinstance(each, dict)), None)
-    request_id = message.get("id") if isinstance(message, dict) and "method" not in message else None
+    request_id = whole_id(message.get("id")) if isinstance(message, dict) and "method" not in message else None
     return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
 
 
@@ -263,5 +347,5 @@ def request_id_of(head: bytes, tail: bytes) -> int | str:
     digits = (start and start[1]) or (end and end[1])
     if not digits:
         raise UnmatchedLine
-    request_id: int | str = json.loads(digits)
+    request_id: int | str = whole_id(json.loads(digits))  # type: ignore[assignment]
     return request_id

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pydantic import JsonValue
 
 from perdure.contracts.agents import ToolCard
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mcp.client.session import ClientSession  # takes a second of CPU, in every process that reads app folders
     from mcp_types import Tool, ToolAnnotations
 
+_log = structlog.get_logger(__name__)
 _MAX_PAGES = 50
 _MAX_BYTES = 16 * 1024 * 1024
 """Limit of all pages together, because the result stays in memory as long as the session."""
@@ -43,6 +45,7 @@ async def list_tools(session: "ClientSession") -> list[McpToolListing]:
     listings: list[McpToolListing] = []
     cursor: str | None = None
     size = 0
+    seen: set[str] = set()
     for _ in range(_MAX_PAGES):
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         size += sum(len(tool.model_dump_json()) for tool in page.tools)
@@ -52,6 +55,10 @@ async def list_tools(session: "ClientSession") -> list[McpToolListing]:
         cursor = page.next_cursor
         if not cursor or len(listings) > MAX_TOOLS:
             break
+        if cursor in seen:
+            _log.warning("mcp_list_repeats", why="the server repeats a page of its tools", cursor=cursor[:80])
+            return [tool for number, tool in enumerate(listings) if tool not in listings[:number]]
+        seen.add(cursor)
     return listings
 
 

@@ -38,6 +38,7 @@ from mcp_types import (
 from pydantic import JsonValue
 
 from perdure.activities.toolbox.mcp.answers import CALL_RESULT, checked_streams
+from perdure.activities.toolbox.mcp.faults import reason_of
 from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
 from perdure.activities.toolbox.mcp.transports import Child, http_streams, stdio_streams
 from perdure.activities.toolbox.mcp.wire import ATTEMPT_FIELD, Note, Wire
@@ -213,15 +214,14 @@ class McpSession:
             if connected.done():
                 connected.exception()
             await _disconnect(wire, keeper)
-            if isinstance(error, Unreachable | asyncio.CancelledError):
+            if isinstance(error, asyncio.CancelledError) or (isinstance(error, Unreachable) and wire.exit_code is None):
                 raise
             cause = _root_cause(error)
             if wire.refused:
                 raise Unreachable(
                     f"requests to the server {self.server.name} are not allowed: {wire.refused}"
                 ) from error
-            reason = "it did not respond in time" if isinstance(cause, TimeoutError) else type(cause).__name__
-            raise Unreachable(f"the server {self.server.name} is unreachable ({reason})") from error
+            raise Unreachable(f"the server {self.server.name} is unreachable: {self._reason(cause, wire)}") from error
         for sentence in offer.left_out:
             _log.warning("mcp_tool_left_out", why=sentence)
         _log.info("mcp_session_open", server=self.server.name, tools=len(offer.tools))
@@ -242,8 +242,14 @@ class McpSession:
                 return known
             return await asyncio.to_thread(offer_of, self.server, listed, broken)
         except (MCPError, ValueError, TimeoutError) as error:
-            message = f"the server {self.server.name} does not list its tools ({type(error).__name__})"
+            message = f"the server {self.server.name} does not list its tools: {self._reason(error, wire)}"
             raise Unreachable(message) from error
+
+    def _reason(self, error: BaseException, wire: Wire) -> str:
+        texts = (*self.server.headers.values(), *self.server.env.values(), self.server.url)
+        names = {name for text in texts for name in SECRET_PATTERN.findall(text)}
+        secrets = tuple(secret for name in names if (secret := self.secret_of(name)))
+        return reason_of(error, wire, self.home / "stderr.log", secrets)
 
     def _streams(self, wire: Wire) -> Any:
         """Returns the server's transport, with secrets filled in.

@@ -12,7 +12,7 @@ server lists. If the tool has changed, the call is refused and nothing is sent. 
 | a result                                                     | result      | result        |
 | a result that does not match the tool's output schema or the protocol | refused | result with a note |
 | a result that reports an error (`isError`)                   | refused     | refused       |
-| a protocol error: unknown method, bad request or parameters  | refused     | refused       |
+| the server's error: unknown method, bad request or parameters | refused    | refused       |
 | an HTTP status            | by the table of perdure/sdk/outcomes.py | by the same table |
 | any other server error; an unreadable or too large answer    | refused     | ambiguous     |
 | a question (the server requests input)                       | refused     | ambiguous     |
@@ -157,7 +157,7 @@ class McpTool:
             if meaning is Meaning.UNAVAILABLE:
                 return ToolUnavailable(message, note.retry_after_seconds)
             return ServerLost(message)
-        if code in _REJECTION_CODES:
+        if code in _REJECTION_CODES and (note.has_error or note.status is None):
             return ToolRefused(f"the server {server} rejected the call{_reason(answer)}")
         # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
         if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):

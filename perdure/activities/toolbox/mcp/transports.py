@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import signal
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from perdure.activities.toolbox.mcp.answers import (
     unread_result,
     whole_escapes,
 )
-from perdure.activities.toolbox.mcp.wire import MAX_BODY_BYTES, Note, Wire
+from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
@@ -46,6 +47,7 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
 answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
 _CONNECT_SECONDS = 5.0
+_ANSWER_TYPES = ("application/json", "text/event-stream")
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
 """The status for a request that got no answer."""
@@ -53,6 +55,7 @@ _UNLIMITED_BYTES = 2**62
 """Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
 """The environment variables that a server inherits. None of them can contain a secret."""
+_MAX_OTHERS = 8
 _GRACE_SECONDS = 1.0
 """Time for a server to exit after its input was closed, and again after SIGTERM."""
 _TOO_LONG = f"it exceeds {MAX_MESSAGE_BYTES // 1024 // 1024} MiB"
@@ -96,17 +99,21 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
                 note.sent = False
             return httpx2.Response(_BAD_GATEWAY, request=request)
         except httpx2.TransportError as error:
+            if request.method == "POST":
+                self._wire.http_fault = f"it does not answer ({type(error).__name__}: {error})"
             if note is not None:
                 note.sent = note.lost = not isinstance(error, _NEVER_SENT)
             return httpx2.Response(_BAD_GATEWAY, request=request)
+        if request.method == "POST":
+            self._wire.http_fault = _http_fault(response)
         if note is not None:
+            note.body.clear()  # of a redirect
             note.status = response.status_code
             note.retry_after_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         stream = _AnswerStream(response.stream, note or Note())
-        return httpx2.Response(
-            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
-        )
+        status, headers = _as_answer(response) if note is not None else (response.status_code, response.headers)
+        return httpx2.Response(status, headers=headers, stream=stream, extensions=response.extensions)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -116,7 +123,36 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             message = json.loads(body) if body else None
         except ValueError:
             return None
-        return self._wire.note(message) if isinstance(message, dict) else None
+        if not isinstance(message, dict):
+            return None
+        note, request_id = self._wire.note(message), message.get("id")
+        if note is None and isinstance(request_id, int | str) and "method" in message:
+            note = Note(request_id=request_id, max_body_bytes=MAX_MESSAGE_BYTES)
+            self._wire.others[request_id] = note
+            if len(self._wire.others) > _MAX_OTHERS:  # those that were given up have no answer
+                self._wire.others.pop(next(iter(self._wire.others)))
+        return note
+
+
+def _http_fault(response: httpx2.Response) -> str:
+    """Returns why the response cannot be an answer; empty if it can."""
+    kind = response.headers.get("content-type", "")
+    if target := response.headers.get("location", ""):
+        return f"it answered {response.status_code} with a redirect to {target}"
+    if response.is_success and (response.status_code == 202 or kind.lower().startswith(_ANSWER_TYPES)):
+        return ""
+    return f"it answered {response.status_code} with {kind or 'no content type'}"
+
+
+def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
+    """Returns the status and headers with which the library reads the body. A success of another content type can be an
+    answer too, as can a 202; the library would replace it with an error."""
+    headers = httpx2.Headers(response.headers)
+    if not response.is_success:
+        return response.status_code, headers
+    if not headers.get("content-type", "").lower().startswith(_ANSWER_TYPES):
+        headers["content-type"] = _ANSWER_TYPES[0]
+    return 200, headers
 
 
 class _AnswerStream(httpx2.AsyncByteStream):
@@ -127,10 +163,10 @@ class _AnswerStream(httpx2.AsyncByteStream):
         self._note = note
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        held = b""
+        held, decoder = b"", getincrementaldecoder("utf-8-sig")("replace")
         try:
             async for piece in self._inner:
-                held += piece
+                held += decoder.decode(piece).encode()
                 end = whole_escapes(held)
                 yield self._mended(held[:end])
                 held = held[end:]
@@ -139,11 +175,11 @@ class _AnswerStream(httpx2.AsyncByteStream):
         except (httpx2.TransportError, httpx2.DecodingError):
             self._note.body.clear()  # it is not the server's whole answer
             return
-        yield self._mended(held)
+        yield self._mended(held + decoder.decode(b"", final=True).encode())
 
     def _mended(self, piece: bytes) -> bytes:
         text = mend_halves(piece)
-        self._note.body += text[: MAX_BODY_BYTES - len(self._note.body)]
+        self._note.body += text[: self._note.max_body_bytes - len(self._note.body)]
         return text
 
     async def aclose(self) -> None:
@@ -201,7 +237,7 @@ async def stdio_streams(
         for stream in (inbound, reading, writing, outbound):
             stream.close()
         with anyio.CancelScope(shield=True):
-            await _end(process)
+            await _end(process, wire)
 
 
 async def _read_lines(
@@ -215,6 +251,7 @@ async def _read_lines(
                 message = _too_long(line, wire) if isinstance(line, SkippedLine) else parse_message(line)
                 if message is not None:
                     await inbound.send(message)
+            wire.has_eof = True
         except UnmatchedLine:
             if len(wire.notes) == 1:  # With several open calls, the others may have succeeded, and reads are retried.
                 next(iter(wire.notes.values())).too_large = True
@@ -262,11 +299,13 @@ def _empty_if_long(log: Path) -> None:
             os.truncate(log, 0)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, wire: Wire) -> None:
     """Closes the input, then terminates the process and everything that it started."""
     if process.stdin is not None:
         process.stdin.close()
-    if not await _has_exited(process, _GRACE_SECONDS):
+    if await _has_exited(process, _GRACE_SECONDS):
+        wire.exit_code = process.returncode if wire.has_eof else None
+    else:
         _signal(process, signal.SIGTERM)
         if not await _has_exited(process, _GRACE_SECONDS):
             _signal(process, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """The record of one connection to an MCP server: which calls were sent, and how their answers came back."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +26,13 @@ class Note:
     request_id: int | str | None = None
     misfit: str = ""
     """The reason if the response is not a valid result. Its text then replaces it."""
+    has_error: bool = False
+    """True if the server itself answered with an error. The library raises errors with the same codes."""
     too_large: bool = False
     """True if the response was cut off: it exceeds the limit, or its encoding is not supported here."""
     body: bytearray = field(default_factory=bytearray)
-    """The start of a response over HTTP, at most `MAX_BODY_BYTES`."""
+    """The start of a response over HTTP, at most `max_body_bytes`."""
+    max_body_bytes: int = MAX_BODY_BYTES
 
 
 @dataclass(slots=True)
@@ -40,8 +44,18 @@ class Wire:
 
     notes: dict[str, Note] = field(default_factory=dict)
     """Notes of the open calls, by token."""
+    others: dict[int | str, Note] = field(default_factory=dict)
+    """Notes of the other open requests over HTTP, by id."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection has ended or must end."""
+    has_eof: bool = False
+    """True if a process ended its output."""
+    exit_code: int | None = None
+    """The exit code of a process that ended by itself."""
+    http_fault: str = ""
+    """The reason if the last response over HTTP cannot be an answer, or there was none."""
+    words: str = ""
+    """The server's last error."""
     refused: str = ""
     """The rule of outgoing requests that forbids this server; empty if it is allowed."""
     protocol: str = "2025-11-25"
@@ -61,4 +75,18 @@ class Wire:
 
     def note_of(self, request_id: int | str) -> Note | None:
         """Returns the note of the open call with this id."""
-        return next((note for note in self.notes.values() if note.request_id == request_id), None)
+        return next((note for note in self.notes.values() if is_same_id(note.request_id, request_id)), None)
+
+
+def is_same_id(sent: object, answered: object) -> bool:
+    """Returns whether an answer names the request. Some servers answer 5 as "5" or 5.0."""
+    return sent is not None and whole_id(sent) == whole_id(answered)
+
+
+def whole_id(value: object) -> object:
+    """Returns the id as the library sent it."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(?:\.0)?", value):
+        return int(value.removesuffix(".0"))
+    return value
