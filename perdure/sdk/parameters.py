@@ -1,7 +1,6 @@
 """The parameters of a tool's function: their JSON Schema, their defaults, and the values of a call."""
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from pydantic import (
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import SchemaError
 
 from perdure.sdk.context import ToolContext
+from perdure.sdk.exact_types import checks_more, impossible_values
 from perdure.sdk.outcomes import ToolRefused
 
 
@@ -64,7 +65,7 @@ class Parameters:
 
         Only types that are known to refuse nothing more count as False.
         """
-        return _checks_more(self.model.__pydantic_core_schema__)
+        return checks_more(self.model.__pydantic_core_schema__)
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Parameters":
@@ -101,6 +102,9 @@ class Parameters:
                 Field(... if required else parameter.default, alias=parameter.name),
             )
         model = _arguments_model(name, fields)
+        impossible = impossible_values(model.__pydantic_core_schema__)
+        if impossible:
+            raise ToolDefinitionError(f"tool {name}: {impossible}")
         schema = _arguments_schema(name, model)
         _remove_unfit_defaults(function, hints, schema["properties"])
         return cls(schema, context_name, model, names)
@@ -130,8 +134,8 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
         return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticUserError as error:
-        reason = str(error).splitlines()[0]
+    except (PydanticUserError, SchemaError) as error:  # a bound or a pattern that cannot be used is a SchemaError
+        reason = str(error).splitlines()[0 if isinstance(error, PydanticUserError) else -1].strip()
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
 
 
@@ -159,64 +163,3 @@ def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any
                 fits = False
             if not fits:
                 del properties[name]["default"]
-
-
-# The keys of a type's core schema that its JSON Schema repeats exactly.
-_EXACT: dict[str, frozenset[str]] = {
-    "any": frozenset(),
-    "bool": frozenset(),
-    "default": frozenset({"schema", "default"}),
-    "definition-ref": frozenset({"schema_ref"}),
-    "definitions": frozenset({"schema", "definitions"}),
-    "dict": frozenset({"keys_schema", "values_schema"}),
-    "enum": frozenset({"cls", "members", "sub_type"}),
-    "float": frozenset({"ge", "gt", "le", "lt"}),
-    "int": frozenset({"ge", "gt", "le", "lt"}),
-    "list": frozenset({"items_schema", "min_length", "max_length"}),
-    "literal": frozenset({"expected"}),
-    "model": frozenset({"cls", "config", "custom_init", "root_model", "schema"}),
-    "model-field": frozenset({"schema", "validation_alias", "serialization_alias"}),
-    "model-fields": frozenset({"computed_fields", "fields", "model_name"}),
-    "none": frozenset(),
-    "nullable": frozenset({"schema"}),
-    "str": frozenset({"max_length", "min_length", "pattern"}),
-    "union": frozenset({"choices"}),
-}
-_DIFFERENT = re.compile(r"\\[BDPSWbpsux]|\(\?")
-"""Constructs with which a pattern of pydantic refuses more than the same pattern in a schema, where `\\d` is ASCII."""
-_NO_CHECK = frozenset({"type", "ref", "metadata", "serialization"})
-_WORDS = frozenset({"description", "examples", "title"})
-_BASES = frozenset(BaseModel.__mro__)
-_JSON_VALUE = "pydantic.types.JsonValue:"
-
-
-def _checks_more(part: Any) -> bool:
-    if isinstance(part, list | tuple):
-        return any(map(_checks_more, part))
-    if not isinstance(part, dict) or str(part.get("ref", "")).startswith(_JSON_VALUE):
-        return False
-    kind = str(part.get("type"))
-    if part.keys() - _NO_CHECK - _EXACT.get(kind, frozenset()) or kind not in _EXACT:
-        return True
-    if _has_own_schema(part) or (kind == "model" and (part.get("custom_init") or part.get("root_model"))):
-        return True
-    if kind == "str" and _DIFFERENT.search(str(part.get("pattern", ""))):
-        return True
-    if kind == "dict" and part.get("keys_schema") not in (None, {"type": "str"}):
-        return True
-    fields = part.get("fields", {}).values()
-    inner = (part.get(name) for name in ("schema", "definitions", "items_schema", "values_schema", "choices"))
-    return any(map(_checks_more, (*inner, *fields)))
-
-
-def _has_own_schema(part: Mapping[str, Any]) -> bool:
-    """Returns whether the JSON Schema of a type may be another one than that of its kind."""
-    kind, model, metadata = part["type"], part.get("cls"), part.get("metadata", {})
-    if kind == "model" and model is not None:
-        own_schema = any(
-            "__get_pydantic_json_schema__" in each.__dict__ for each in model.__mro__ if each not in _BASES
-        )
-        return own_schema or bool(model.model_config.keys() - {"extra", "frozen", "title"})
-    other = metadata.keys() - {"pydantic_js_functions", "pydantic_js_updates", "pydantic_internal_union_tag_key"}
-    functions = metadata.get("pydantic_js_functions") if kind != "enum" else None
-    return bool(other or functions or metadata.get("pydantic_js_updates", {}).keys() - _WORDS)
