@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaValidator, to_jsonable_python
 
-from perdure.core.calls.arguments import InvalidArguments, jsonb_form
+from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
 
 # The keys of a type's core schema that its JSON Schema repeats exactly.
 _EXACT: dict[str, frozenset[str]] = {
