@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaError
 
+from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
 from perdure.sdk.exact_types import checks_more, impossible_values
 from perdure.sdk.outcomes import ToolRefused
@@ -115,13 +116,41 @@ class Parameters:
         Raises: ArgumentsRefused, whatever a validator of the author's raises.
         """
         try:
-            validated = self.model.model_validate(dict(args))
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
+            validated = _validated(self.model, dict(args))
+        except ArgumentsRefused:
+            raise
         except Exception as error:
             raise ArgumentsRefused("", f"the arguments could not be checked ({type(error).__name__})") from error
         return {self.names[name]: getattr(validated, name) for name in self.names}
+
+
+def _validated(types: type[BaseModel] | TypeAdapter[Any], value: object) -> Any:
+    """Returns the value as the types read it: as Python's, or else as JSON.
+
+    Strict types read dates, sets and the like only from JSON. Other types could read JSON in another way: `date | str`
+    would make a date of every text that is one.
+
+    Raises: ArgumentsRefused with a fault that remains if the value is read as JSON; whatever a validator raises.
+    """
+    as_python, as_json = (
+        (types.validate_python, types.validate_json)
+        if isinstance(types, TypeAdapter)
+        else (types.model_validate, types.model_validate_json)
+    )
+    try:
+        return as_python(value)
+    except ValidationError as refused:
+        try:
+            return as_json(canonical_json(value))
+        except ValidationError as error:
+            remaining = _faults(error)
+            kinds = [(each["loc"], each["type"]) for each in remaining]
+            fault = next((each for each in _faults(refused) if (each["loc"], each["type"]) in kinds), remaining[0])
+            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
+
+
+def _faults(error: ValidationError) -> list[Any]:
+    return error.errors(include_url=False, include_input=False, include_context=False)
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -158,7 +187,7 @@ def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any
     for name, parameter in inspect.signature(function).parameters.items():
         if name in properties and "default" in properties[name]:
             try:
-                fits = TypeAdapter(hints[name]).validate_python(properties[name]["default"]) == parameter.default
+                fits = _validated(TypeAdapter(hints[name]), properties[name]["default"]) == parameter.default
             except Exception:  # a validator of the author's, or a comparison, can raise anything
                 fits = False
             if not fits:

@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    Strict,
     StringConstraints,
     WithJsonSchema,
     create_model,
@@ -53,6 +54,11 @@ class Mixed(Enum):
 
 class Within(BaseModel):
     y: int = Field(validation_alias=AliasPath("a", 0))
+
+
+class Exactly(BaseModel):
+    model_config = ConfigDict(strict=True)
+    day: date
 
 
 class Either(BaseModel):
@@ -103,7 +109,8 @@ MORE: list[Any] = [
     Annotated[int, AfterValidator(abs)], Annotated[float, Field(multiple_of=0.01)],
     Annotated[str, Field(pattern=r"^\S+$")], Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)],
     Annotated[int, WithJsonSchema({"type": "string"})], Annotated[str, AfterValidator(_not_a_number)],
-    Mixed, Literal["a", b"b"], Either, *(Annotated[float, Field(gt=bound)] for bound in (2**53, -1e300)),
+    Annotated[date, Strict()], Annotated[set[int], Strict()], Exactly, Mixed, Literal["a", b"b"], Either,
+    *(Annotated[float, Field(gt=bound)] for bound in (2**53, -1e300)),
     *(Annotated[str, Field(pattern=pattern)] for pattern in (
         r"^[^\w]+$", r"^[^\d]+$", r"^[[:alpha:]]+$", r"^[a-z&&[^b]]+$", r"^[a-z--b]+$", r"^[a-c~~b]+$", r"^[a[bc]]+$",
         r"^\a$", r"^\<a$", r"^a}$", r"^[]a]$", r"(?i)a", r"^[^^]$", r"\x61")),
@@ -153,6 +160,41 @@ def test_a_refusal_names_the_argument(hint: Any, value: JsonValue, named: str) -
     with pytest.raises(ArgumentsRefused) as refused:
         parameters_of(value=hint).bind({"value": value})
     assert refused.value.field == named
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "bound"),
+    [
+        (Annotated[date, Strict()], "2026-02-03", date(2026, 2, 3)),
+        (Annotated[set[str], Strict()], ["a", "b"], {"a", "b"}),
+        (Annotated[UUID, Strict()], str(UUID(int=1)), UUID(int=1)),
+        (Annotated[bytes, Strict()], "a", b"a"),
+        (list[Exactly], [{"day": "2026-02-03"}], [Exactly(day=date(2026, 2, 3))]),
+        (
+            Annotated[date, Strict()],
+            "2026-02-30",
+            "value: Input should be a valid date in the format YYYY-MM-DD",
+        ),
+        (Annotated[set[int], Strict()], [1, "x"], "value.1: Input should be a valid integer"),
+        (date | str, "2026-02-03", "2026-02-03"),
+        (UUID | str, str(UUID(int=1)), str(UUID(int=1))),
+        (Decimal | str, "1.50", "1.50"),
+        (set[int] | list[int], [1, 1], [1, 1]),
+        (Decimal, 1.005, Decimal("1.005")),
+        (int, 10**40, 10**40),
+        (Any, 1e-320, 1e-320),
+        (dict[str, int], 3, "value: Input should be a valid dictionary"),
+        (Address, 3, "value: Input should be a valid dictionary or instance of Address"),
+        (Closed, {"n": 1}, "value.n: Extra inputs are not permitted"),
+    ],
+)
+def test_strict_types_read_json_and_all_others_read_as_before(hint: Any, value: JsonValue, bound: object) -> None:
+    try:
+        read = parameters_of(value=hint, other=int).bind({"value": value, "other": 1})["value"]
+    except ArgumentsRefused as refused:
+        assert str(refused).startswith(str(bound))
+    else:
+        assert (read, type(read)) == (bound, type(bound))
 
 
 PLAIN: list[JsonValue] = [
