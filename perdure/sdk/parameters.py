@@ -1,9 +1,10 @@
 """The parameters of a tool's function: their JSON Schema, their defaults, and the values of a call."""
 
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from pydantic import (
@@ -25,6 +26,8 @@ from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
 from perdure.sdk.exact_types import checks_more, impossible_values
 from perdure.sdk.outcomes import ToolRefused
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ToolDefinitionError(Exception):
@@ -59,6 +62,8 @@ class Parameters:
     model: type[BaseModel]
     names: Mapping[str, str]
     """Parameters by field of `model`. They differ because a field cannot be named `json` or `model_x`."""
+    own_defaults: Mapping[str, str] = field(default_factory=dict)
+    """The defaults that the schema does not have, as texts that are equal in every process."""
 
     @property
     def checks_more(self) -> bool:
@@ -77,7 +82,7 @@ class Parameters:
         name = function.__name__
         hints = _type_hints(function)
         context_name: str | None = None
-        fields: dict[str, Any] = {}
+        hinted: dict[str, Any] = {}
         names: dict[str, str] = {}
         for position, parameter in enumerate(inspect.signature(function).parameters.values()):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -98,17 +103,17 @@ class Parameters:
             required = parameter.default is parameter.empty
             field_name = f"argument_{position}"
             names[field_name] = parameter.name
-            fields[field_name] = (
+            hinted[field_name] = (
                 hints[parameter.name],
                 Field(... if required else parameter.default, alias=parameter.name),
             )
-        model = _arguments_model(name, fields)
+        model = _arguments_model(name, hinted)
         impossible = impossible_values(model.__pydantic_core_schema__)
         if impossible:
             raise ToolDefinitionError(f"tool {name}: {impossible}")
         schema = _arguments_schema(name, model)
-        _remove_unfit_defaults(function, hints, schema["properties"])
-        return cls(schema, context_name, model, names)
+        own_defaults = _remove_unfit_defaults(function, hints, schema["properties"])
+        return cls(schema, context_name, model, names, own_defaults)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
         """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
@@ -179,11 +184,13 @@ def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]
     return schema
 
 
-def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> None:
-    """Removes each default that its own type would refuse or change when it is parsed from JSON.
+def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> dict[str, str]:
+    """Removes each default that its own type would refuse or change when it is parsed from JSON. Returns the defaults
+    that the schema does not have.
 
     The engine fills in a schema's defaults as if the model had sent them. A removed default stays the function's own.
     """
+    own: dict[str, str] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in properties and "default" in properties[name]:
             try:
@@ -192,3 +199,26 @@ def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any
                 fits = False
             if not fits:
                 del properties[name]["default"]
+        if name in properties and "default" not in properties[name] and parameter.default is not parameter.empty:
+            own[name] = _stable_text(parameter.default)
+    return own
+
+
+def _stable_text(value: object) -> str:
+    """Returns a text for a default, without the order of sets and the addresses of objects, which each process has
+    for itself."""
+    name = type(value).__qualname__
+    if is_dataclass(value) and not isinstance(value, type):
+        return f"{name}({_stable_text({each.name: getattr(value, each.name) for each in fields(value)})})"
+    if isinstance(value, BaseModel):
+        return f"{name}({_stable_text(dict(value))})"
+    if isinstance(value, Mapping):
+        return f"{name}({sorted((_stable_text(key), _stable_text(each)) for key, each in value.items())})"
+    if isinstance(value, list | tuple):
+        return f"{name}({list(map(_stable_text, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{name}({sorted(map(_stable_text, value))})"
+    try:
+        return _ADDRESS.sub("", repr(value))
+    except Exception:  # an author's class can raise anything
+        return name
