@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import SchemaError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
@@ -44,11 +44,38 @@ class ArgumentsRefused(ToolRefused):
         self.problem = problem
 
 
-class _UntitledSchema(GenerateJsonSchema):
-    """Omits titles, because they repeat the names and cost tokens in every model call."""
+class _ArgumentsSchema(GenerateJsonSchema):
+    """Omits titles, because they repeat the names and cost tokens in every model call, and the defaults that their own
+    type would refuse or change, also within models. A default of null stays, because none is filled in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+        self._types: list[Any] = []
+
+    def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+        self._types = schema["definitions"] if schema["type"] == "definitions" else []
+        return super().generate(schema, mode)
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        made, default = super().default_schema(schema), self.get_default_value(schema)
+        if made.get("default") is None or self._is_kept(schema["schema"], made["default"], default):
+            return made
+        self.removed.append(_stable_text(default))
+        return {name: value for name, value in made.items() if name != "default"}
+
+    def _is_kept(self, schema: Any, shown: object, default: object) -> bool:
+        try:
+            validator = SchemaValidator(core_schema.definitions_schema(schema, self._types) if self._types else schema)
+        except SchemaError:  # a part that needs its whole
+            return True
+        try:
+            return bool(_validated(validator, shown) == default)
+        except Exception:  # a validator of the author's, or a comparison, can raise anything
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +138,10 @@ class Parameters:
         impossible = impossible_values(model.__pydantic_core_schema__)
         if impossible:
             raise ToolDefinitionError(f"tool {name}: {impossible}")
-        schema = _arguments_schema(name, model)
+        schema, removed = _arguments_schema(name, model)
         own_defaults = _remove_unfit_defaults(function, hints, schema["properties"])
+        if removed:
+            own_defaults[""] = _stable_text(sorted(set(removed)))  # also those within models
         return cls(schema, context_name, model, names, own_defaults)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
@@ -129,7 +158,7 @@ class Parameters:
         return {self.names[name]: getattr(validated, name) for name in self.names}
 
 
-def _validated(types: type[BaseModel] | TypeAdapter[Any], value: object) -> Any:
+def _validated(types: type[BaseModel] | TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
     """Returns the value as the types read it: as Python's, or else as JSON.
 
     Strict types read dates, sets and the like only from JSON. Other types could read JSON in another way: `date | str`
@@ -138,9 +167,9 @@ def _validated(types: type[BaseModel] | TypeAdapter[Any], value: object) -> Any:
     Raises: ArgumentsRefused with a fault that remains if the value is read as JSON; whatever a validator raises.
     """
     as_python, as_json = (
-        (types.validate_python, types.validate_json)
-        if isinstance(types, TypeAdapter)
-        else (types.model_validate, types.model_validate_json)
+        (types.model_validate, types.model_validate_json)
+        if isinstance(types, type)
+        else (types.validate_python, types.validate_json)
     )
     try:
         return as_python(value)
@@ -173,15 +202,17 @@ def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
 
 
-def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
+def _arguments_schema(name: str, model: type[BaseModel]) -> tuple[dict[str, JsonValue], list[str]]:
+    """Returns the schema, and the defaults that it leaves out."""
+    generator = _ArgumentsSchema()
     try:
-        schema = model.model_json_schema(schema_generator=_UntitledSchema)
+        schema = generator.generate(model.__pydantic_core_schema__)
     except PydanticInvalidForJsonSchema as error:
         reason = str(error).splitlines()[0]
         raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
     schema.pop("title", None)
     schema.setdefault("properties", {})
-    return schema
+    return schema, generator.removed
 
 
 def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> dict[str, str]:
