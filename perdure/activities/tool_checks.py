@@ -1,8 +1,12 @@
 """The activity `tools.check`: checks arguments by the types of their tool, before a person is asked about a call, and
 before an edit is recorded."""
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import structlog
+from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
@@ -12,12 +16,17 @@ from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
+from perdure.sdk.outcomes import ToolUnavailable
 from perdure.sdk.parameters import ArgumentsRefused
 from perdure.sdk.tools import Tool
 from perdure.store.approvals import tool_previews
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection
 from perdure.store.events.event_log import write
+
+_REFUSED = "the tool refuses the value"
+_MAX_FIELD_CHARACTERS = 200
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,18 @@ class CheckedCall:
     row: tool_calls.PlannedCallRow
     tool: Tool | None
     """The tool in the call's version; None if no worker can have it. The approval of such a call is outdated."""
+
+
+async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefused | None:
+    """Returns what the tool's types refuse of the arguments. They also refuse what they cannot check in time."""
+    try:
+        await tool.bind(args)
+    except ArgumentsRefused as refused:
+        return refused
+    except ToolUnavailable as unavailable:
+        _log.warning("tool_check_failed", tool=tool.card.name, problem=unavailable.message)
+        return ArgumentsRefused("", unavailable.message)
+    return None
 
 
 class ToolCheckActivities:
@@ -50,16 +71,17 @@ class ToolCheckActivities:
 
     async def _check_edit(self, address: TurnAddress, edit: EditRef) -> Checked:
         async with self._deps.db.transaction(address.tenant_id) as tx:
-            proposed = await tool_previews.read_proposed_edit(tx, edit.approval_id, edit.digest)
+            proposed = await tool_previews.read_proposed_edit(tx, edit.approval_id, edit.key)
             if proposed is None:
                 raise UpstreamUnavailable("edit_not_here", "the edit was checked already, or its request is decided")
             tool = await self._find_tool(tx, proposed.agent_id, proposed.tool, proposed.tool_version)
-        try:
-            if tool is not None:
-                tool.parameters.bind(proposed.args)
-        except ArgumentsRefused as refused:
-            return Checked(fault=refused.problem, field=refused.field)
-        return Checked()
+        refused = await _refusal(tool, proposed.args) if tool is not None else None
+        if refused is None:
+            return Checked()
+        # The reason may quote a value, so it stays in Postgres.
+        async with self._deps.db.transaction(address.tenant_id) as tx:
+            await tool_previews.refuse_proposed_edit(tx, edit.approval_id, edit.key, refused.problem)
+        return Checked(fault=_REFUSED, field=refused.field[:_MAX_FIELD_CHARACTERS])
 
     async def _check_calls(self, request: CheckRequest) -> Checked:
         async with self._deps.db.transaction(request.address.tenant_id) as tx:
@@ -67,7 +89,8 @@ class ToolCheckActivities:
             calls = [
                 CheckedCall(row, await self._find_tool(tx, row.agent_id, row.tool, row.tool_version)) for row in rows
             ]
-        refused = {call.row.call_id: answer for call in calls if (answer := self._refuse(request, call)) is not None}
+        answered = await asyncio.gather(*(self._refuse(request, call) for call in calls))
+        refused = {answer.outcome.call_id: answer for answer in answered if answer is not None}
         known = [ToolOutcome.model_validate(call.row.outcome) for call in calls if call.row.outcome is not None]
         if refused or request.events:
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
@@ -80,17 +103,16 @@ class ToolCheckActivities:
             known += [answer.outcome for answer in answers]
         return Checked(answers=tuple(outcome.message for outcome in known if outcome.message is not None))
 
-    def _refuse(self, request: CheckRequest, call: CheckedCall) -> CallAnswer | None:
+    async def _refuse(self, request: CheckRequest, call: CheckedCall) -> CallAnswer | None:
         """Returns the answer for a planned call whose arguments are refused."""
         if call.tool is None or call.row.outcome is not None:
             return None
-        try:
-            call.tool.parameters.bind(call.row.args)
-        except ArgumentsRefused as refused:
-            ask = ToolCallRequest(call_id=call.row.call_id, tool=call.row.tool)
-            refused_call = ToolCall(address=request.address, agent_id=call.row.agent_id, agent_version="", ask=ask)
-            return error_answer(refused_call, f"the arguments are invalid: {refused.message}")
-        return None
+        refused = await _refusal(call.tool, call.row.args)
+        if refused is None:
+            return None
+        ask = ToolCallRequest(call_id=call.row.call_id, tool=call.row.tool)
+        refused_call = ToolCall(address=request.address, agent_id=call.row.agent_id, agent_version="", ask=ask)
+        return error_answer(refused_call, f"the arguments are invalid: {refused.message}")
 
     async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
         """Returns the tool in this version; None if no worker can have it.

@@ -116,8 +116,8 @@ async def claim_call(
         await write(tx, call.address, [], pending=call.events)
     if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
-    if claim is Claim.UNKNOWN:
-        return await _settle_unknown(tx, call, locked)
+    if claim in (Claim.UNKNOWN, Claim.LOST):
+        return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if card is not None and (tool is None or tool.card.version != card.version):
@@ -147,6 +147,18 @@ async def _lock_or_plan(tx: Connection, call: ToolCall, card: ToolCard | None) -
         await tool_calls.plan(tx, call, card)
         locked = await tool_calls.lock(tx, call, card)
     return locked
+
+
+async def _settle_lost(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
+    """Settles a call without an effect that was never finished, because each worker ended while it ran."""
+    _log.error("tool_call_given_up", tool=call.ask.tool, turn_id=call.address.turn_id, lost=locked.row.lost)
+    answer = error_answer(
+        call,
+        f"{locked.row.lost} workers ended while {call.ask.tool} ran, so it is not run again; its author finds the "
+        "reason in the log of the worker and of its supervisor",
+    )
+    await tool_calls.settle(tx, call, locked.row.held.epoch if locked.row.held else 0, *answer.row, list(answer.events))
+    return answer.outcome
 
 
 async def _settle_denied(

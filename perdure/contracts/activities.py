@@ -138,10 +138,17 @@ class PreviewKept(Tolerant):
 
 
 class EditRef(Tolerant):
-    """A reviewer's edit that is not recorded yet. Its arguments are in the approval's row, under their digest."""
+    """A reviewer's edit that is not recorded yet. Its arguments are in the approval's row, under its key."""
 
     approval_id: str
     digest: str
+    proposal: str = ""
+    """Distinguishes two requests with the same edit."""
+
+    @property
+    def key(self) -> str:
+        """Returns the key of the edit's arguments."""
+        return self.proposal or self.digest
 
 
 class CheckRequest(Tolerant):
@@ -161,7 +168,7 @@ class Checked(Tolerant):
     answers: tuple[MessageRef, ...] = ()
     """The tool messages of the refused calls, which are settled as failed."""
     fault: str = ""
-    """The reason that the edit is refused; empty if it is not."""
+    """A text if the edit is refused. The reason is in the approval's row."""
     field: str = ""
     """The path of the argument that is refused, with dots."""
     problem: Problem | None = None

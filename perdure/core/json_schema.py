@@ -45,6 +45,7 @@ PATTERN_SECONDS = 1.0
 MIN_CHECKS, CHECKS_A_NODE, MAX_CHECKS = 10_000, 20, 200_000
 """Limits of evaluated keywords: a minimum, and more for each part of the value, far above what a sensible schema needs.
 A thousand take about 0.02 s (measured)."""
+_NULLABLE = ("type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf")
 _ENTRIES_A_CHECK = 10
 """A keyword with many entries (`enum`, `required`) has one more count per this many entries."""
 VALUE_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
@@ -271,7 +272,8 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
 
 
 def _or_null(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the check of `type` or `enum`, which OpenAPI's `nullable` lets null pass."""
+    """Returns a check that null passes if its schema has OpenAPI's `nullable`. By OpenAPI's text that needs a `type`,
+    but generators write it with references and combinations too."""
 
     def checked(validator: Any, keyword_value: Any, instance: Any, schema: Any) -> Any:
         is_null = instance is None and schema.get("nullable") is True
@@ -325,7 +327,7 @@ def draft_of(schema: Mapping[str, JsonValue]) -> Any:
 def _bounded(draft: Any) -> Any:
     """Returns the draft's validator with the checks of this module."""
     checks = {word: _OWN_CHECKS.get(word, check) for word, check in draft.VALIDATORS.items()}
-    checks |= {word: _or_null(checks[word]) for word in ("type", "enum")}
+    checks |= {word: _or_null(checks[word]) for word in _NULLABLE if word in checks}
     return extend(draft, {word: _count_keywords(check) for word, check in checks.items()})  # type: ignore[no-untyped-call]
 
 

@@ -1,7 +1,8 @@
 """The context of a tool call: its user, its idempotency key, its deadline, and access to HTTP, files and secrets."""
 
+import asyncio
 import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -65,6 +66,31 @@ class Files(Protocol):
         ...
 
 
+class FilesForCoroutines:
+    """The files of a plain function's call, which cannot await them: every use is an error."""
+
+    def read(self, file_id: str) -> Coroutine[Any, Any, GivenFile | None]:
+        """Raises: RuntimeError."""
+        raise _no_loop("context.files")
+
+    def uploads(self, media_types: Sequence[str], limit: int) -> Coroutine[Any, Any, Sequence[str]]:
+        """Raises: RuntimeError."""
+        raise _no_loop("context.files")
+
+
+def require_loop(name: str) -> None:
+    """Raises: RuntimeError with advice if no event loop runs in this thread. A coroutine that nothing awaits would do
+    nothing, and the tool would report a success."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise _no_loop(name) from None
+
+
+def _no_loop(name: str) -> RuntimeError:
+    return RuntimeError(f"{name} must be awaited: define the tool with `async def`, or use your own HTTP client")
+
+
 class UndeclaredSecret(LookupError):
     """A tool requested a secret that its card does not name."""
 
@@ -115,7 +141,7 @@ class ToolContext:
             )
         return self.secrets[name]
 
-    async def send(
+    def send(
         self,
         method: str,
         url: str,
@@ -124,7 +150,7 @@ class ToolContext:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         refusals: Collection[int] = (),
-    ) -> httpx.Response:
+    ) -> Coroutine[Any, Any, httpx.Response]:
         """Sends one HTTP request and reads its response before the deadline. Returns a 2xx response.
 
         A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed, and nothing is retried here. The
@@ -133,8 +159,21 @@ class ToolContext:
         whatever the table in outcomes.py says.
 
         Raises: ToolRefused; ToolUnavailable; AnswerWithheld if the target did it and its response was not read;
-        TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py).
+        TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py). RuntimeError if
+        a plain function calls it, which cannot await it.
         """
+        require_loop("context.send")
+        return self._send(method, url, json, params, headers, refusals)
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        json: JsonValue | None,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        refusals: Collection[int],
+    ) -> httpx.Response:
         if self.reads_only and method.upper() not in READ_METHODS:
             raise ToolRefused(f"a preview can only read; {method.upper()} may change data")
         seconds_left = (self.deadline - datetime.now(UTC)).total_seconds()

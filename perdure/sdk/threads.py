@@ -7,15 +7,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
 
+import structlog
 
-async def run_in_thread(function: Callable[..., object], arguments: Mapping[str, object]) -> object:
-    """Calls the function in its own thread and returns its result.
+from perdure.sdk.outcomes import ToolUnavailable
+
+MAX_LEFT_THREADS = 100
+"""The threads of a process that may still run after their calls have ended. With more, no new one starts."""
+_left: set[Thread] = set()
+_log = structlog.get_logger(__name__)
+
+
+async def run_in_thread(function: Callable[..., object], arguments: Mapping[str, object], name: str) -> object:
+    """Calls the function in its own thread, named for the tool `name`, and returns its result. If the result is
+    awaitable, such as that of a plain decorator around an `async def`, it is awaited in the loop.
 
     A thread cannot be stopped: if the caller is cancelled, the function continues and its result is ignored. The thread
     does not keep the process from ending.
 
-    Raises: whatever the function raises; TypeError if it returns an awaitable.
+    Raises: whatever the function raises; RuntimeError instead of what is not an Exception; ToolUnavailable if too many
+    threads of earlier calls still run.
     """
+    _refuse_many_left(name)
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     ended: asyncio.Future[object] = loop.create_future()
 
@@ -32,8 +44,25 @@ async def run_in_thread(function: Callable[..., object], arguments: Mapping[str,
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, result, error)
 
-    Thread(target=work, name=f"tool {function.__name__}", daemon=True).start()
-    return await ended
+    thread = Thread(target=work, name=f"tool {name}", daemon=True)
+    thread.start()
+    try:
+        result = await ended
+    except asyncio.CancelledError:
+        _left.add(thread)
+        _log.warning("tool_thread_left", tool=name, left=len(_left))
+        raise
+    return await result if inspect.isawaitable(result) else result
+
+
+def _refuse_many_left(name: str) -> None:
+    """Raises: ToolUnavailable."""
+    _left.difference_update([thread for thread in _left if not thread.is_alive()])
+    if len(_left) >= MAX_LEFT_THREADS:
+        raise ToolUnavailable(
+            f"{name} was not started, because {len(_left)} threads of calls that ran out of time still run on this "
+            "worker; give the tools' requests time limits, and restart the worker"
+        )
 
 
 def _call(
@@ -41,13 +70,10 @@ def _call(
 ) -> tuple[object, Exception | None]:
     """Returns the function's result, or what it raised."""
     try:
-        result = context.run(function, **arguments)
-    except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        return None, RuntimeError(f"the tool raised {type(error).__name__}")
+        return context.run(function, **arguments), None
+    except StopIteration:  # a future cannot have it
+        return None, RuntimeError("the tool raised StopIteration")
     except Exception as error:
         return None, error
-    if not inspect.isawaitable(result):
-        return result, None
-    if inspect.iscoroutine(result):
-        result.close()
-    return None, TypeError("the function returned an awaitable; define it with `async def`")
+    except BaseException as error:  # such as SystemExit, or the panic of an extension: the call must still end
+        return None, RuntimeError(f"the tool raised {type(error).__name__}")

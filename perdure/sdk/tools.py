@@ -10,10 +10,11 @@ async def open_ticket(context: ToolContext, title: str) -> JsonValue:
 An invalid tool raises `ToolDefinitionError` when its module is imported, never at a call.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from pydantic import JsonValue, ValidationError
 
@@ -23,7 +24,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.core.calls.description import BadTemplate, names_in
 from perdure.egress import AnswerWithheld
-from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
+from perdure.sdk.context import FilesForCoroutines, ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.sdk.parameters import Parameters, ToolDefinitionError
 from perdure.sdk.threads import run_in_thread
@@ -111,6 +112,10 @@ class ToolPreview:
         return Preview(result_of(preview.before).output, result_of(preview.after).output)
 
 
+MAX_CHECK_SECONDS = 5.0
+"""The time that an author's validators have for one call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool: its card for the engine, and its function."""
@@ -131,17 +136,38 @@ class Tool:
         missing = [name for name in self.card.secrets if not context.secrets.get(name)]
         if missing:
             raise ToolRefused(f"the secret {missing[0]} is not set in the worker's environment")
-        arguments = self.parameters.bind(args)
+        arguments = await self.bind(args)
         if self.parameters.context_name is not None:
-            arguments[self.parameters.context_name] = context
+            arguments[self.parameters.context_name] = self._own_context(context)
         try:
             return result_of(await self._call(arguments))
         except SystemExit as error:  # it would end the worker's loop, but not its process
             raise RuntimeError("the tool called sys.exit()") from error
 
+    async def bind(self, args: Mapping[str, JsonValue]) -> dict[str, Any]:
+        """Returns the function's arguments, checked and converted by its types. An author's validators run in a thread,
+        because they may wait.
+
+        Raises: ArgumentsRefused; ToolUnavailable.
+        """
+        if not self.parameters.checks_more:
+            return self.parameters.bind(args)
+        seconds = min(MAX_CHECK_SECONDS, self.card.timeout_seconds / 2)
+        try:
+            async with asyncio.timeout(seconds):
+                bound = await run_in_thread(self.parameters.bind, {"args": args}, self.card.name)
+        except TimeoutError:
+            message = f"the types of the tool took longer than {seconds:g} s to check the arguments; it was not called"
+            raise ToolUnavailable(message) from None
+        return cast(dict[str, Any], bound)
+
+    def _own_context(self, context: ToolContext) -> ToolContext:
+        is_plain = not inspect.iscoroutinefunction(inspect.unwrap(self.function))
+        return replace(context, files=FilesForCoroutines()) if is_plain and context.files is not None else context
+
     async def _call(self, arguments: Mapping[str, object]) -> object:
         if not inspect.iscoroutinefunction(self.function):
-            return await run_in_thread(self.function, arguments)
+            return await run_in_thread(self.function, arguments, self.card.name)
         result: object = await self.function(**arguments)
         return result
 

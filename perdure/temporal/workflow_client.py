@@ -147,9 +147,8 @@ async def run_preview(client: Client, request: PreviewRequest) -> str:
 
 
 async def run_edit_check(client: Client, request: EditCheckRequest) -> Checked | None:
-    """Checks an edit by its tool's own types, once for all simultaneous callers. Returns None if that failed or took
-    too long."""
-    name = f"check:{request.edit.approval_id}:{request.edit.digest}"
+    """Checks an edit by its tool's own types. Returns None if that failed or took too long."""
+    name = f"check:{request.edit.approval_id}:{request.edit.key}"
     try:
         return await _run_briefly(client, TOOL_CHECK, request, name, CHECK_TIMEOUT, CHECK_TIMEOUT, Checked)
     except (RPCError, TimeoutError, WorkflowFailureError) as error:

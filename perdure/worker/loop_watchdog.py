@@ -1,4 +1,8 @@
-"""Finds the tool that blocks the event loop of a worker, by which all calls of the worker wait."""
+"""Finds the tool that blocks the event loop of a worker, by which all calls of the worker wait.
+
+It names a tool whose own function, or one that this calls, is on the loop's stack. A task that a tool has started, or C
+code that keeps the interpreter's lock in a thread, is not named.
+"""
 
 import asyncio
 import inspect
@@ -20,8 +24,9 @@ _log = structlog.get_logger(__name__)
 
 
 class LoopWatchdog:
-    """A thread that watches an event loop. It logs the tool whose function blocks the loop: once while the loop is
-    blocked, and once with the whole time when it continues."""
+    """A thread that watches an event loop. It logs the tool whose function blocks the loop, each time that the
+    blockage has doubled, and once with the whole time when the loop continues. A supervisor may kill the worker before
+    that."""
 
     def __init__(self, tools: Iterable[Tool], blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._names: Mapping[CodeType, str] = {code: tool.card.name for tool in tools for code in _codes_of(tool)}
@@ -48,16 +53,18 @@ class LoopWatchdog:
             self._ticks.cancel()
 
     def _watch(self, thread: int) -> None:
-        tool, since = "", 0.0
+        tool, since, next_seconds = "", 0.0, self._blocked_seconds
         while not self._stop.wait(_TICK_SECONDS):
             ticked = self._ticked
             if tool and ticked != since:
                 _log.warning("event_loop_blocked", tool=tool, seconds=round(ticked - since, 1), advice=ADVICE)
-                tool = ""
-            if not tool and time.monotonic() - ticked >= self._blocked_seconds:
-                tool, since = self._blocking_tool(thread), ticked
+                tool, next_seconds = "", self._blocked_seconds
+            seconds = time.monotonic() - ticked
+            if seconds >= next_seconds:
+                tool, since = tool or self._blocking_tool(thread), ticked
                 if tool:
-                    _log.warning("event_loop_is_blocked", tool=tool, advice=ADVICE)
+                    _log.warning("event_loop_is_blocked", tool=tool, seconds=round(seconds, 1), advice=ADVICE)
+                    next_seconds = 2 * seconds
 
     def _blocking_tool(self, thread: int) -> str:
         """Returns the tool whose function the thread is in; empty if it is in none."""

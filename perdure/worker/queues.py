@@ -221,7 +221,8 @@ def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
     """Yields every tool with the agent that offers it."""
     for app in apps:
         for problem in app.problems:
-            _log.warning("app_problem", problem=str(problem))
+            if not problem.warning:  # those were printed when the app was published
+                _log.warning("app_problem", problem=str(problem))
         for agent in app.agents:
             core = CORE_ALWAYS if agent.core_tools else ()
             yield from ((agent.id, tool) for tool in core)

@@ -44,7 +44,7 @@ async def waiting(turns: Turns) -> tuple[dict[str, Any], dict[str, Any]]:
     return turn, shown
 
 
-async def ran(turns: Turns, turn: dict[str, Any]) -> tuple[Counter[str], list[str]]:
+async def events_and_roles(turns: Turns, turn: dict[str, Any]) -> tuple[Counter[str], list[str]]:
     """How often each kind of event of a call came, and the roles of the transcript."""
     events = [each.kind for each in await turns.events(turn["turn_id"]) if each.call_id]
     return Counter(events), [message["role"] for message in await turns.messages(turn)]
@@ -68,14 +68,14 @@ async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[t
     return [tuple(row) for row in await connection.fetch(calls, turn["turn_id"])]
 
 
-async def test_a_pending_filing_survives_every_worker_and_its_package_is_made_once(stack: RunningStack) -> None:
+async def test_a_pending_filing_outlives_all_workers_and_is_made_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)
         stack.wait_restarted(stack.kill(*WORKERS))
         assert (await turns.read(turn["turn_id"]))["status"] == "awaiting_approval"
         await turns.decide(shown, "approve")
         assert WELL in (await turns.completed(turn["turn_id"]))["answer"]
-        events, roles = await ran(turns, turn)
+        events, roles = await events_and_roles(turns, turn)
         assert (events["tool.executing"], events["tool.result"]) == (1, 1)
         assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
     async with records(stack) as connection:
@@ -83,7 +83,7 @@ async def test_a_pending_filing_survives_every_worker_and_its_package_is_made_on
 
 
 @pytest.mark.timeout(240)
-async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_once(stack: RunningStack) -> None:
+async def test_an_edited_call_outlives_its_worker_and_is_settled_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)
         worker = stack.read()["pids"]["worker-turns"]
@@ -101,7 +101,7 @@ async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_on
             killed = stack.kill(*WORKERS)
         stack.wait_restarted(killed)
         assert "Dry Fork 2" in (await turns.completed(turn["turn_id"]))["answer"]
-        events, roles = await ran(turns, turn)
+        events, roles = await events_and_roles(turns, turn)
         assert (events["tool.executing"], events["tool.result"]) == (3, 2), "the edited call was begun twice"
         assert roles == ["user", "assistant", "assistant", "tool", "assistant", "tool", "assistant"]
     async with records(stack) as connection:

@@ -24,6 +24,7 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decider
+from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import TOOL_ERRORS
 from perdure.core.egress import Outbound
 from perdure.egress import Transport
@@ -140,6 +141,20 @@ async def test_a_late_worker_that_knows_the_outcome_settles_an_effect_marked_unk
     row = await harness.call_row(address)
     assert (row["state"], row["lost_settles"]) == ("done", 0)
     assert await harness.run_tool(address, attempt=3) == late
+
+
+@pytest.mark.parametrize(("tool", "state"), [("look", S.FAILED), ("book", S.OUTCOME_UNKNOWN)])
+async def test_a_call_that_lost_many_workers_is_not_run_again(harness: Harness, tool: str, state: CallState) -> None:
+    address = await harness.plan((tool, {"mode": ",".join(["wait"] * MAX_LOST_ATTEMPTS)}))
+    for attempt in range(1, MAX_LOST_ATTEMPTS + 1):
+        running = harness.world.running
+        dying = asyncio.create_task(harness.run_tool(address, attempt=attempt))
+        await until(lambda running=running: harness.world.running > running)  # type: ignore[misc]
+        dying.cancel()
+        await gathered(dying)
+    requests = sum(harness.world.requests.values())
+    outcome = await harness.run_tool(address, attempt=MAX_LOST_ATTEMPTS + 1)
+    assert outcome.state is state and sum(harness.world.requests.values()) == requests
 
 
 @pytest.mark.parametrize(("tool", "epoch"), [("shout", 1), ("book", 2)])

@@ -62,7 +62,7 @@ STATUSES: dict[int, tuple[type[PerdureError], str]] = {
 )
 async def test_a_fault_raises_a_typed_error_without_an_answer(client: RecordingClient, text: str, fault: Fault) -> None:
     family, code = FAULTS[fault]
-    error = await client.fail(Step(text=text, fault=fault), seconds=1.0 if "hang" in fault else 10.0)
+    error = await client.fail(Step(text=text, fault=fault), seconds=1.0 if "hang" in fault else 40.0)
     assert (type(error), error.code) == (family, code)
     assert not any(isinstance(chunk, Complete) for chunk in client.chunks)
     assert len(client.double.requests) == 1

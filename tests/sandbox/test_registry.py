@@ -13,7 +13,7 @@ from perdure.apps.bootstrap import bootstrap
 from perdure.apps.registry import block_digests, load_apps, load_one_app
 from perdure.settings import Settings
 from tests.conftest import Urls, as_owner
-from tests.unit.apps.problems import told
+from tests.unit.apps.problems import problems_of
 from tests.unit.apps.skill_app import SKILL, STEEP, STEEP_CARD, write_app
 
 TEA = "skills/tea/SKILL.md"
@@ -54,7 +54,7 @@ def block_with_top(top: str) -> dict[str, str]:
 async def test_a_bad_block_names_its_line(tmp_path: Path, files: dict[str, str], examples: bool, place: str) -> None:
     found = await load_one_app(write_app(tmp_path, {**files, **OTHER}), BRIEF, examples=examples)
     (app,) = found.apps
-    assert told(app)[0].startswith(place) if place else told(app) == [], told(app)
+    assert problems_of(app)[0].startswith(place) if place else problems_of(app) == [], problems_of(app)
     assert {agent.id for agent in app.agents} == ({"other"} if place else {"host", "other"})
     assert set(app.skills) == ({"water"} if place else {"tea", "water"}) and found.unchecked == ""
 
@@ -79,7 +79,7 @@ async def test_without_a_sandbox_apps_load_with_a_warning(tmp_path: Path, monkey
     assert found.unchecked == "bwrap is not installed"
     assert [agent.id for agent in found.apps[0].agents] == ["host"]
     found = await load_one_app(write_app(tmp_path, {BLOCK: "x = 1\n"}), SandboxConfig())
-    assert found.apps[0].agents == () and told(found.apps[0])[0].startswith(f"{BLOCK}:1: ")
+    assert found.apps[0].agents == () and problems_of(found.apps[0])[0].startswith(f"{BLOCK}:1: ")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ async def test_a_message_sent_into_an_open_turn_is_checked_and_not_answered_by_i
     assert row["answer"].startswith(FIXED)
 
 
-async def test_a_safety_keyword_is_answered_immediately_beside_a_pending_booking(engine: Engine) -> None:
+async def test_a_safety_keyword_is_answered_beside_a_pending_booking(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
 
     async def say(text: str, way: OnBusy = OnBusy.REJECT, caps: Caps | None = None) -> StartedTurn:

@@ -85,7 +85,7 @@ async def test_a_fallback_model_has_its_own_settings_and_key(served: Served, cod
 
 
 @pytest.mark.parametrize("code", ["model_bad_request", "model_auth", "output_limit"])
-async def test_a_refused_request_or_key_is_not_sent_to_a_fallback_with_the_same_key(served: Served, code: str) -> None:
+async def test_a_refused_key_is_not_sent_to_a_fallback_that_shares_it(served: Served, code: str) -> None:
     served.harness.model.broken[OWN] = UpstreamRejected(code, "The provider refused it.")
     address, row = await served.run_to_end(Line("never said"), agent_id=TWO)
     assert (row["status"], row["problem"]["code"]) == ("failed", code)

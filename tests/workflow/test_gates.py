@@ -123,7 +123,7 @@ async def test_an_approved_local_call_creates_its_entity_once(served: Served) ->
     assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
 
 
-async def test_a_turn_waits_until_an_unknown_outcome_is_settled_and_continues_with_it(served: Served) -> None:
+async def test_a_turn_waits_until_an_unknown_outcome_is_settled(served: Served) -> None:
     address = await served.paused(Line("asking", [("post", {"mode": "break"}), PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")
     await served.waits_for(address, effect_key(address.turn_id, "t1.0"))

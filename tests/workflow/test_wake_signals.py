@@ -60,7 +60,7 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
 
 
 @pytest.mark.sized
-async def test_any_number_of_signals_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
+async def test_signals_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     real = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
     taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
@@ -296,7 +296,7 @@ FLOOD = 1_000
 
 
 @pytest.mark.soak
-async def test_a_flood_of_forged_stops_is_checked_once_a_task_and_hides_no_real_stop(served: Served) -> None:
+async def test_a_flood_of_forged_stops_hides_no_real_stop(served: Served) -> None:
     address = await silent(served)
     assert await ring_all(served, address, [STOP] * FLOOD) == FLOOD
     assert (await served.row(address))["status"] == "running"

@@ -176,17 +176,18 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> None:
     """
     address, edit = unchecked.address, unchecked.edit
     async with services.db.transaction(address.tenant_id) as tx:
-        await tool_previews.propose_edit(tx, edit.approval_id, edit.digest, unchecked.edited_args)
+        await tool_previews.propose_edit(tx, edit.approval_id, edit.key, unchecked.edited_args)
     request = EditCheckRequest(address=address, edit=edit, routing=services.routing)
     checked = await run_edit_check(services.notifier.client, request)
     async with services.db.transaction(address.tenant_id) as tx:
-        await tool_previews.remove_proposed_edit(tx, edit.approval_id, edit.digest)
+        reason = await tool_previews.remove_proposed_edit(tx, edit.approval_id, edit.key)
     if checked is None:
         message = "No tools worker checked the edit in time, so nothing was decided; check the tools workers and retry"
         raise UpstreamUnavailable("tool_check_unavailable", message)
     if checked.fault:
-        problem = {"field": checked.field, "problem": checked.fault[:200]}
-        text = f"{checked.field}: {checked.fault}" if checked.field else checked.fault
+        reason = reason or checked.fault
+        problem = {"field": checked.field, "problem": reason[:200]}
+        text = f"{checked.field}: {reason}" if checked.field else reason
         raise CallerError("args_invalid", f"The edit is invalid: {text[:400]}", {"fields": [problem]}, status=422)
 
 

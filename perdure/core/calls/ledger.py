@@ -14,6 +14,9 @@ from types import MappingProxyType
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 
+MAX_LOST_ATTEMPTS = 6
+"""A call that lost so many workers is not run again. Otherwise a tool that blocks or kills its worker would take every
+worker of its queue for ever."""
 ZOMBIE_GRACE = timedelta(seconds=10)
 """The time that is added to a tool's own timeout, in which the owner of a reservation can still act."""
 SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
@@ -57,6 +60,8 @@ class Claim(StrEnum):
     ENDED = "ended"
     STALE = "stale"
     """A later attempt has the claim."""
+    LOST = "lost"
+    """Too many workers ended while they ran it: it fails, because it may be the reason."""
     UNKNOWN = "unknown"
     """A lost attempt may have sent the call, and it must not be sent again; a person settles it."""
     DENIED = "denied"
@@ -87,6 +92,8 @@ class Reservation:
     key_ttl_seconds: float | None = None
     timeout_seconds: float = 0.0
     """The maximum time from the claim to the send. The idempotency key must be valid until then."""
+    lost: int = 0
+    """Attempts whose worker ended, or was killed because it hung, while they ran."""
 
 
 def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
@@ -102,7 +109,9 @@ def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed:
     if verdict is Claim.STALE:
         return verdict
     if verdict is Claim.ACT and allowed and (row.state is not CallState.RESERVED or may_send_again(row, now)):
-        return verdict
+        if row.state is not CallState.RESERVED or row.lost < MAX_LOST_ATTEMPTS:
+            return verdict
+        return Claim.UNKNOWN if may_have_happened(row) else Claim.LOST
     if may_have_happened(row):
         return Claim.UNKNOWN  # The call must neither be repeated nor reported as undone.
     return verdict if verdict is not Claim.ACT else Claim.DENIED

@@ -100,7 +100,7 @@ class EditNotChecked(Exception):
 def _require_check(review: Review, ballot: "Ballot", checked_digest: str) -> None:
     """Raises: EditNotChecked if the types of the tool must check the edit."""
     if ballot.edited_args is not None and review.row["proposed"] is not None and ballot.digest != checked_digest:
-        edit = EditRef(approval_id=review.approval_id, digest=ballot.digest)
+        edit = EditRef(approval_id=review.approval_id, digest=ballot.digest, proposal=new_id())
         raise EditNotChecked(review.address, edit, ballot.edited_args)
 
 

@@ -6,8 +6,11 @@ from pydantic import JsonValue
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
+from perdure.core.text import clean
 from perdure.store.approvals.views import OPEN
 from perdure.store.database import Connection
+
+MAX_REASON_CHARACTERS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ async def store_preview(tx: Connection, approval_id: str, preview: dict[str, Jso
 @dataclass(frozen=True, slots=True)
 class ProposedEdit:
     """A reviewer's edit that is not recorded yet, because a tools worker checks it first. `approvals.proposed` contains
-    the arguments of such edits by their digests. It is NULL if the tool's schema says all that its types check."""
+    the arguments of such edits by their keys. It is NULL if the tool's schema says all that its types check."""
 
     agent_id: str
     tool: str
@@ -86,27 +89,45 @@ class ProposedEdit:
     args: dict[str, JsonValue]
 
 
-async def propose_edit(tx: Connection, approval_id: str, digest: str, args: dict[str, JsonValue]) -> None:
+async def propose_edit(tx: Connection, approval_id: str, key: str, args: dict[str, JsonValue]) -> None:
     """Stores the arguments of an edit until it is checked."""
     await tx.execute(
         "UPDATE approvals a SET proposed = proposed || jsonb_build_object($2::text, $3::jsonb) "
         f"WHERE id = $1 AND proposed IS NOT NULL AND {OPEN}",
         approval_id,
-        digest,
+        key,
         args,
     )
 
 
-async def read_proposed_edit(tx: Connection, approval_id: str, digest: str) -> ProposedEdit | None:
+async def read_proposed_edit(tx: Connection, approval_id: str, key: str) -> ProposedEdit | None:
     """Returns the edit, or None if it is no longer stored."""
     row = await tx.fetchrow(
         "SELECT agent_id, tool, tool_version, proposed->$2 AS args FROM approvals WHERE id = $1 AND proposed ? $2",
         approval_id,
-        digest,
+        key,
     )
     return None if row is None else ProposedEdit(**row)
 
 
-async def remove_proposed_edit(tx: Connection, approval_id: str, digest: str) -> None:
-    """Removes an edit that was checked."""
-    await tx.execute("UPDATE approvals SET proposed = proposed - $2 WHERE id = $1", approval_id, digest)
+async def refuse_proposed_edit(tx: Connection, approval_id: str, key: str, reason: str) -> None:
+    """Stores why a proposed edit is refused, in at most `MAX_REASON_CHARACTERS`."""
+    await tx.execute(
+        "UPDATE approvals SET proposed = proposed || jsonb_build_object($2 || '/reason', $3::text) "
+        "WHERE id = $1 AND proposed ? $2",
+        approval_id,
+        key,
+        clean(reason[:MAX_REASON_CHARACTERS]),
+    )
+
+
+async def remove_proposed_edit(tx: Connection, approval_id: str, key: str) -> str:
+    """Removes an edit that was checked. Returns the stored reason of a refusal, or an empty text."""
+    reason = await tx.fetchval(
+        "UPDATE approvals a SET proposed = a.proposed - $2 - ($2 || '/reason') FROM ("
+        "SELECT id, proposed->>($2 || '/reason') AS reason FROM approvals WHERE id = $1 FOR UPDATE) AS before "
+        "WHERE a.id = before.id RETURNING before.reason",
+        approval_id,
+        key,
+    )
+    return str(reason or "")

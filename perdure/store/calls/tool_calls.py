@@ -80,6 +80,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> LockedC
             row["first_sent_at"],
             card.key_ttl_seconds if card else None,
             card.timeout_seconds if card else 0.0,
+            row["epoch"] - row["errors"],
         ),
         row["tool_version"],
         row["args"],

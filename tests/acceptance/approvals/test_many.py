@@ -92,7 +92,7 @@ async def until_done(refund_stack: LoadedStack, turns: Sequence[Paused], seconds
     await until(are_done, seconds, every=0.5)
 
 
-async def test_approved_turns_end_after_a_restart_and_undecided_ones_stay_paused(refund_stack: LoadedStack) -> None:
+async def test_after_a_restart_only_approved_turns_end(refund_stack: LoadedStack) -> None:
     with Clocked() as making:
         turns = await refund_stack.paused(PAUSED)
     every = PAUSED // APPROVED
@@ -185,7 +185,7 @@ async def outcome(refund_stack: LoadedStack, turns: Sequence[Paused]) -> dict[st
     return {row["id"]: (row["status"], row["decision"], row["name"], row["times"], row["turn"]) for row in rows}
 
 
-async def test_in_an_outage_no_acknowledged_decision_is_lost_and_none_is_made_twice(refund_stack: LoadedStack) -> None:
+async def test_an_acknowledged_decision_survives_an_outage_exactly_once(refund_stack: LoadedStack) -> None:
     turns = await refund_stack.paused(DECISIONS)
     refunded = len(await refund_stack.refunds())
     names = [f"outage-{number}" for number in range(DECIDERS)]

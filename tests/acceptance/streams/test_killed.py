@@ -94,7 +94,7 @@ async def test_with_the_api_killed_readers_miss_nothing_and_get_nothing_twice(sp
     assert (missing, repeated, resets) == (0, 0, 0)
 
 
-async def test_with_the_models_worker_killed_a_reader_ends_with_the_stored_answer(speakers: Speaking) -> None:
+async def test_a_reader_of_a_killed_model_worker_ends_with_the_answer(speakers: Speaking) -> None:
     resets: Counter[int] = Counter()
     broken_off: list[int] = []
     faults: list[str] = []

@@ -35,7 +35,7 @@ def answer(*content: Any, structured: dict[str, Any] | None = None) -> CallToolR
     return CallToolResult.model_validate({"content": [*content], "structured_content": structured})
 
 
-def test_structured_content_is_the_result_a_lone_text_else_and_an_error_is_reported_in_a_paragraph() -> None:
+def test_structured_content_is_the_result_or_else_a_lone_text() -> None:
     assert output_of(answer(text('{"a": 1}'), structured={"a": 1})) == {"a": 1}
     assert output_of(answer(text("three pods"))) == "three pods"
     assert output_of(answer()) == {"content": []}
@@ -153,30 +153,30 @@ def failure(effect: str, answered: object, **note: Any) -> Exception:
     return McpTool(card(effect, **fields), session)._failure(answered, Note(**note), Wire())
 
 
-def said(code: int, message: str = "because of the test") -> MCPError:
+def mcp_error(code: int, message: str = "because of the test") -> MCPError:
     return MCPError(code=code, message=message)
 
 
-CUT_OFF = said(CLOSED, "Connection closed")
+CUT_OFF = mcp_error(CLOSED, "Connection closed")
 """The library's own word for a connection that ended."""
 AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
 
 
 @pytest.mark.parametrize(("answered", "note", "read", "keyed", "opaque"), [
-    (said(CLOSED), {"sent": False}, AWAY, AWAY, AWAY),
-    (said(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
+    (mcp_error(CLOSED), {"sent": False}, AWAY, AWAY, AWAY),
+    (mcp_error(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
     (CUT_OFF, {}, LOST, LOST, LOST),
-    (said(CLOSED), {}, NO, LOST, LOST),
-    (said(INTERNAL), {"lost": True}, LOST, LOST, LOST),
-    *((said(NO_METHOD), {}, NO, NO, NO), (said(BAD), {}, NO, NO, NO)),
-    *((said(BAD), {"status": 404}, AWAY, AWAY, AWAY), (said(INTERNAL), {}, NO, LOST, LOST)),
-    *((said(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
-    (said(CLOSED), {"too_large": True}, NO, LOST, LOST),
-    (said(INTERNAL), {"status": 401}, NO, NO, NO),
-    (said(INTERNAL), {"status": 500}, AWAY, LOST, LOST),
-    (said(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
-    (said(INTERNAL), {"status": 409}, NO, LOST, NO),
-    (said(BAD), {"status": 307}, NO, LOST, LOST),
+    (mcp_error(CLOSED), {}, NO, LOST, LOST),
+    (mcp_error(INTERNAL), {"lost": True}, LOST, LOST, LOST),
+    *((mcp_error(NO_METHOD), {}, NO, NO, NO), (mcp_error(BAD), {}, NO, NO, NO)),
+    *((mcp_error(BAD), {"status": 404}, AWAY, AWAY, AWAY), (mcp_error(INTERNAL), {}, NO, LOST, LOST)),
+    *((mcp_error(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
+    (mcp_error(CLOSED), {"too_large": True}, NO, LOST, LOST),
+    (mcp_error(INTERNAL), {"status": 401}, NO, NO, NO),
+    (mcp_error(INTERNAL), {"status": 500}, AWAY, LOST, LOST),
+    (mcp_error(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
+    (mcp_error(INTERNAL), {"status": 409}, NO, LOST, NO),
+    (mcp_error(BAD), {"status": 307}, NO, LOST, LOST),
 ])  # fmt: skip
 def test_a_failure_follows_its_effect_class(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
     for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):
@@ -184,7 +184,7 @@ def test_a_failure_follows_its_effect_class(answered: object, note: Any, read: t
 
 
 def test_a_servers_wait_is_kept_and_its_message_is_cut() -> None:
-    failed = failure("read", said(INTERNAL), sent=True, status=503, retry_after_seconds=7.0)
+    failed = failure("read", mcp_error(INTERNAL), sent=True, status=503, retry_after_seconds=7.0)
     assert isinstance(failed, ToolUnavailable) and failed.retry_after_seconds == 7.0
-    failed = failure("read", said(NO_METHOD, "x \n" * 5_000), sent=True)
+    failed = failure("read", mcp_error(NO_METHOD, "x \n" * 5_000), sent=True)
     assert isinstance(failed, ToolRefused) and len(failed.message) < 400 and "\n" not in failed.message

@@ -19,7 +19,7 @@ VERSION, LATER = {"jsonrpc": "2.0"}, '"id": 99}'
 """The latter in a result must not be taken for the number."""
 
 
-async def read(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedLine]:
+async def lines_of(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedLine]:
     """All lines of `text`, which comes in pieces."""
     stream = asyncio.StreamReader(limit=LIMIT_BYTES)
     places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
@@ -47,7 +47,7 @@ async def read(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedL
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
 async def test_the_id_of_an_answer_is_read_in_each_form(message: Any, separators: tuple[str, str]) -> None:
     text = json.dumps(message, separators=separators).encode()
-    assert await read(b"one\n" + text + b"\ntwo\n") == [b"one\n", SkippedLine(7), b"two\n"]
+    assert await lines_of(b"one\n" + text + b"\ntwo\n") == [b"one\n", SkippedLine(7), b"two\n"]
 
 
 ASKED = {"method": "sampling/createMessage", "params": LONG}
@@ -60,17 +60,17 @@ ASKED = {"method": "sampling/createMessage", "params": LONG}
 ])  # fmt: skip
 async def test_any_other_line_is_unreadable(message: Any) -> None:
     with pytest.raises(UnmatchedLine):
-        await read(json.dumps(message).encode() + b"\ntwo\n")
+        await lines_of(json.dumps(message).encode() + b"\ntwo\n")
 
 
 async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "MAX_SKIPPED_BYTES", 4_000)
     begun = b'{"id": 7, "result": "'
-    assert await read(begun + b"x" * 3_000 + b"\n") == [SkippedLine(7)]
-    assert await read(begun + b"x" * 3_000) == [], "the connection broke off in it, which says enough"
+    assert await lines_of(begun + b"x" * 3_000 + b"\n") == [SkippedLine(7)]
+    assert await lines_of(begun + b"x" * 3_000) == [], "the connection broke off in it, which says enough"
     for endless in (begun + b"x" * 6_000, b"x" * 6_000 + b"\n"):
         with pytest.raises(UnmatchedLine):
-            await read(endless, (3_000,))
+            await lines_of(endless, (3_000,))
 
 
 SIZES = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 9), st.booleans()), max_size=6)
@@ -83,4 +83,4 @@ async def test_lines_stay_whole_and_in_order_however_their_bytes_arrive(sizes: A
         message = {"id": number, "result": "x" * size} if first else {"result": "x" * size, "id": number}
         texts.append(json.dumps(message).encode() + b"\n")
         wanted.append(SkippedLine(number) if len(texts[-1]) > LIMIT_BYTES + 1 else texts[-1])
-    assert await read(b"".join(texts), tuple(cuts)) == wanted
+    assert await lines_of(b"".join(texts), tuple(cuts)) == wanted

@@ -49,7 +49,7 @@ def drafts_of(calls: Iterable[tuple[str, str]]) -> tuple[DraftCall, ...]:
     return tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
 
 
-def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
+def answer_events(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     """The events of an answer with these calls."""
     heard, made = StreamAccumulator(text=["Let me see."], first_token_seconds=0.5), drafts_of(drafts)
     heard.add_thinking("Which? ", 0.2)
@@ -62,11 +62,11 @@ def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
 
 
 def test_the_end_of_thinking_and_the_runs_first_token_are_logged_before_the_answer() -> None:
-    events = told(asking())
+    events = answer_events(asking())
     assert [event.kind for event in events] == ["thinking.complete", "ttft", "token.usage", "generation.complete"]
     assert events[0].data == {"duration": 0.25, "characters": 16, "text": "Which? That one."}
     assert events[1].data == {"seconds": 0.5, "turn_seconds": 3.5}, "an earlier call of the turn may have said nothing"
-    assert "ttft" not in [event.kind for event in told(asking(ttft_told=True))]
+    assert "ttft" not in [event.kind for event in answer_events(asking(ttft_told=True))]
 
 
 def test_the_start_of_long_reasoning_is_kept_and_all_of_it_counted() -> None:
@@ -116,17 +116,17 @@ def test_a_refused_object_is_a_permanent_problem(form: OutputForm, end: FinishRe
     assert reply.problem is not None and is_permanent(reply.problem) and "structured output" in reply.problem.message
 
 
-def test_a_text_that_was_reasoning_is_neither_the_answer_nor_its_first_token() -> None:
+def test_reasoning_text_is_not_the_answer_nor_its_first_token() -> None:
     heard = StreamAccumulator(text=["Hm."], first_token_seconds=0.5)
     heard.void_text("Hm.", 1.0)
     assert (heard.full_text, heard.first_token_seconds, heard.stored_thinking) == ("", None, ["Hm."])
     assert heard.thinking_characters == 3
 
 
-def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log_and_unreadable_arguments_load_nothing() -> None:
+def test_a_call_settled_at_planning_has_its_end_in_the_log() -> None:
     load, what = (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'), '{"what": "a"}'
     again = (LOAD_TOOLSET, '{"toolset": "rooms"}')
-    events = told(asking(), load, again, ("lock", what), ("look", "{}"), ("look", what))[-4:]
+    events = answer_events(asking(), load, again, ("lock", what), ("look", "{}"), ("look", what))[-4:]
     assert [event.kind for event in events] == ["tool.result", *["tool.error"] * 3]
     assert [event.call_id for event in events] == ["t1.0", "t1.1", "t1.2", "t1.3"]
     said = [str(event.data["result"]) for event in events]
@@ -207,7 +207,7 @@ def test_reasoning_is_counted_by_the_provider_or_by_its_length(reported: int, kn
 @pytest.mark.parametrize(("code", "asked"), [
     ("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9),
 ])  # fmt: skip
-def test_a_request_that_the_provider_accepted_is_charged_even_without_an_answer(code: str, asked: int) -> None:
+def test_an_accepted_request_is_charged_even_without_an_answer(code: str, asked: int) -> None:
     heard = StreamAccumulator(request_tokens=9)
     heard.note_error(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
     assert heard.usage == Usage(input_tokens=asked)

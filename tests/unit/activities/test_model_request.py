@@ -62,7 +62,7 @@ def test_a_loaded_toolset_does_not_promise_tools_that_are_not_sent() -> None:
         assert '"many_125"' in plan.message.content
 
 
-def test_a_toolset_that_is_loaded_later_displaces_no_tool_of_an_earlier_one() -> None:
+def test_a_later_toolset_displaces_no_tool_of_an_earlier_one() -> None:
     later = tuple(card(name=f"later_{number}", toolset="later", effect="read") for number in range(60))
     agent = AGENT.model_copy(update={"cards": (*later, *ODD, *MANY[:100])})
     names = [each.name for each in agent.cards]

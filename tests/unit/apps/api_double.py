@@ -21,7 +21,7 @@ class Reply:
     """The body is cut off instead of ended."""
 
 
-def said(body: object, status: int = 200, **headers: str) -> Reply:
+def reply(body: object, status: int = 200, **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/json", **named})
 
@@ -93,14 +93,14 @@ class ApiDouble:
         is_json = headers.get("content-type", "application/json") == "application/json"
         body = json.loads(raw) if raw and is_json else raw or None
         self.asked.append(Asked(handler.command, parts.path, parse_qs(parts.query), headers, body))
-        reply = self.replies.popleft() if self.replies else said({}, 500)
-        handler.close_connection = reply.status is None or reply.breaks_off
-        if reply.status is None:
+        sent = self.replies.popleft() if self.replies else reply({}, 500)
+        handler.close_connection = sent.status is None or sent.breaks_off
+        if sent.status is None:
             return
-        handler.send_response(reply.status)
-        for name, value in reply.headers.items():
+        handler.send_response(sent.status)
+        for name, value in sent.headers.items():
             handler.send_header(name, value)
-        if reply.status != 204:
-            handler.send_header("Content-Length", str(len(reply.body) + (10 if reply.breaks_off else 0)))
+        if sent.status != 204:
+            handler.send_header("Content-Length", str(len(sent.body) + (10 if sent.breaks_off else 0)))
         handler.end_headers()
-        handler.wfile.write(reply.body)
+        handler.wfile.write(sent.body)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from perdure.apps import App
 
 
-def told(app: App) -> list[str]:
+def problems_of(app: App) -> list[str]:
     """The problems, with paths inside the app folder."""
     return [str(problem).replace(f"{app.folder}/", "") for problem in app.problems]
 

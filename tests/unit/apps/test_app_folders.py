@@ -16,7 +16,7 @@ from perdure.egress import EgressRefused, new_client
 from perdure.local.config import ROOT
 from perdure.worker import queues as serving
 from tests.doubles.hostile_target import says, target
-from tests.unit.apps.problems import are_at, is_at, told
+from tests.unit.apps.problems import are_at, is_at, problems_of
 from tests.unit.apps.skill_app import FILES, write_app
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
@@ -71,11 +71,11 @@ def test_every_mistake_of_every_file_is_reported_at_once_and_the_rest_is_loaded(
         "agents/typo.yaml:6 max_token max_tokens", "agents/wrong.yaml:1 id", "agents/wrong.yaml:1 topology",
         "agents/wrong.yaml:2 title", "agents/wrong.yaml:5 loook look", "agents/wrong.yaml:7 limits.max_tokens",
     ]  # fmt: skip
-    assert are_at(told(app), expected)
+    assert are_at(problems_of(app), expected)
 
 
 @pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
-def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(tmp_path: Path, broken: str) -> None:
+def test_a_broken_tool_file_is_reported_once_per_agent_and_file(tmp_path: Path, broken: str) -> None:
     folder = write(
         tmp_path,
         agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",
@@ -84,10 +84,10 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
     )
     app = load_app(folder)
     assert app.agents == ()
-    agents = [line for line in told(app) if line.startswith("agents/")]
+    agents = [line for line in problems_of(app) if line.startswith("agents/")]
     expected = ["agents/a.yaml:4 loook look", "agents/a.yaml:4 desk.py look touch", "agents/b.yaml:4 desk.py touch"]
     assert are_at(agents, expected)
-    assert len(told(app)) == 4 and told(app)[0].startswith("tools/desk.py:")
+    assert len(problems_of(app)) == 4 and problems_of(app)[0].startswith("tools/desk.py:")
 
 
 @pytest.mark.parametrize(("text", "where"), [
@@ -118,32 +118,32 @@ def test_the_effects_of_a_broken_tool_file_are_reported_once_per_agent_and_file(
 def test_a_file_that_is_not_an_agent_is_reported_and_never_raised(tmp_path: Path, text: str, where: str) -> None:
     app = load_app(write(tmp_path, agents__a_yaml=text))
     assert app.agents == ()
-    assert any(is_at(problem, f"agents/{where}") for problem in told(app)), told(app)
+    assert any(is_at(problem, f"agents/{where}") for problem in problems_of(app)), problems_of(app)
 
 
 def test_an_unknown_provider_and_a_key_in_the_file_are_warnings(tmp_path: Path) -> None:
     params = "model: opnai/x\nmodel_params: {max_tokens: null, api_key: sk-x}\n"
     app = load_app(write(tmp_path, agents__a_yaml=AGENT + params))
     assert len(app.agents) == 1
-    assert are_at(told(app), ["agents/a.yaml:4 opnai openai", "agents/a.yaml:5 api_key_secret"])
+    assert are_at(problems_of(app), ["agents/a.yaml:4 opnai openai", "agents/a.yaml:5 api_key_secret"])
 
 
 def test_bytes_that_are_not_utf8_are_reported(tmp_path: Path) -> None:
     (write(tmp_path, agents__a_yaml="") / "agents" / "a.yaml").write_bytes(b"\xff\xfe\x00id")
-    assert are_at(told(load_app(tmp_path)), ["agents/a.yaml"])
+    assert are_at(problems_of(load_app(tmp_path)), ["agents/a.yaml"])
 
 
 def test_a_script_file_is_part_of_the_agent_and_its_mistakes_carry_its_own_lines(tmp_path: Path) -> None:
     rules = "rules:\n  - {name: hi, when: hi, say: Hello}\n  - {name: bad, say: x}\nfalback: x\n"
     folder = write(tmp_path, agents__a_yaml=AGENT + "script: ../scripts/s.yaml\n", scripts__s_yaml=rules)
     app = load_app(folder, Engine(script=Script))
-    found = [problem.removeprefix("agents/../") for problem in told(app)]
+    found = [problem.removeprefix("agents/../") for problem in problems_of(app)]
     assert are_at(found, ["scripts/s.yaml:3 rules.1", "scripts/s.yaml:4 falback"])
     (folder / "scripts" / "s.yaml").write_text(rules.splitlines(True)[0] + rules.splitlines(True)[1])
     (agent,) = load_app(folder, Engine(script=Script)).agents
     assert agent.script == {"rules": [{"name": "hi", "when": "hi", "say": "Hello"}]}
     own = write(tmp_path, agents__a_yaml=AGENT + "script:\n  rules:\n    - name: bad\n      say: x\n      wen: y\n")
-    assert are_at(told(load_app(own, Engine(script=Script))), ["agents/a.yaml:8 rules.0.wen"])
+    assert are_at(problems_of(load_app(own, Engine(script=Script))), ["agents/a.yaml:8 rules.0.wen"])
 
 
 def test_files_of_one_app_may_share_code_and_two_apps_may_share_names(tmp_path: Path) -> None:
@@ -168,16 +168,16 @@ def test_a_folder_that_is_loaded_again_shows_its_changes(tmp_path: Path) -> None
 
 
 def test_a_folder_without_agents_is_no_app(tmp_path: Path) -> None:
-    assert "agents/" in told(load_app(tmp_path))[0]
+    assert "agents/" in problems_of(load_app(tmp_path))[0]
     (tmp_path / "agents").mkdir()
-    assert are_at(told(load_app(tmp_path)), ["agents"])
+    assert are_at(problems_of(load_app(tmp_path)), ["agents"])
     assert load_app(tmp_path / "nowhere").problems
 
 
 @pytest.mark.parametrize(("text", "line"), [("name: 3\n", 1), ("title: [x]\n", 1), ("- x\n", 1), ("name: [\n", 2)])
 def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, line: int) -> None:
     app = load_app(write(tmp_path, app_yaml=text, agents__helper_yaml=AGENT))
-    assert [agent.id for agent in app.agents] == ["helper"] and is_at(told(app)[0], f"app.yaml:{line}")
+    assert [agent.id for agent in app.agents] == ["helper"] and is_at(problems_of(app)[0], f"app.yaml:{line}")
 
 
 def test_examples_load_first_and_keep_their_names(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_examples_load_first_and_keep_their_names(tmp_path: Path) -> None:
     apps = find_apps(app_folders([tmp_path / "refunds", tmp_path / "mine"], examples=True), Engine(script=Script))
     *shipped, second, mine = apps
     for app in shipped:
-        assert told(app) == [] and app.agents and app.folder.parent == SHIPPED
-    assert second.agents == () and "refunds" in told(second)[0]
-    assert [agent.id for agent in mine.agents] == ["helper"] and are_at(told(mine), ["agents refunds"])
+        assert problems_of(app) == [] and app.agents and app.folder.parent == SHIPPED
+    assert second.agents == () and "refunds" in problems_of(second)[0]
+    assert [agent.id for agent in mine.agents] == ["helper"] and are_at(problems_of(mine), ["agents refunds"])
 
 
 def test_each_yaml_value_has_its_line_and_a_missing_one_the_nearest(tmp_path: Path) -> None:
@@ -215,20 +215,20 @@ def with_link(folder: Path, path: str, to: Path) -> Path:
 def test_a_file_outside_the_app_is_reported_by_name(tmp_path: Path, path: str) -> None:
     (tmp_path / "elsewhere").write_text(FILES[path])
     app = load_app(with_link(tmp_path / "app", path, tmp_path / "elsewhere"))
-    assert are_at(told(app), [path])
+    assert are_at(problems_of(app), [path])
     assert (app.agents, app.skills, app.tables) == ((), {}, {})
 
 
 def test_a_folder_outside_the_app_is_one_mistake_and_none_of_its_tools_is_imported(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere", desk_py="raise SystemExit('it was imported')\n")
-    assert are_at(told(load_app(with_link(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
+    assert are_at(problems_of(load_app(with_link(tmp_path / "app", "tools", tmp_path / "elsewhere"))), ["tools"])
 
 
 def test_indirect_links_to_the_outside_and_dead_links_are_reported(tmp_path: Path) -> None:
     folder = with_link(tmp_path / "app", "skills/tea/artifacts/leaves.md", Path("../../../shared/leaves.md"))
     (folder / "shared").mkdir()
     (folder / "shared" / "leaves.md").symlink_to(tmp_path / "nowhere")
-    assert are_at(told(load_app(folder)), ["skills/tea/artifacts/leaves.md"])
+    assert are_at(problems_of(load_app(folder)), ["skills/tea/artifacts/leaves.md"])
 
 
 def test_links_within_the_app_are_followed_and_so_is_a_link_to_the_app(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_links_within_the_app_are_followed_and_so_is_a_link_to_the_app(tmp_path:
     (folder / "notes").symlink_to(tmp_path)
     (tmp_path / "behind").symlink_to(folder)
     for each in (folder, tmp_path / "behind"):
-        assert told(load_app(each)) == []
+        assert problems_of(load_app(each)) == []
 
 
 DEEP = ["a: " + "[" * 30_000, "a: " + "{b: " * 30_000, "- " * 30_000 + "x", "[" * 101 + "]" * 101]
@@ -284,7 +284,7 @@ ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c
 def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, deadline: int, expected: str) -> None:
     folder = write(tmp_path, agents__helper_yaml=f"{AGENT}approvals:\n  {approvals}\n")
     app = load_app(folder, Engine(topologies=("skill_pipeline",), expires_seconds=deadline))
-    assert are_at(told(app), [f"agents/helper.yaml:{expected}"] if expected else [])
+    assert are_at(problems_of(app), [f"agents/helper.yaml:{expected}"] if expected else [])
     assert bool(app.problems) is not bool(app.agents)
     for agent in app.agents:
         assert agent.approvals.expires_seconds == (60 if "expires" in approvals else deadline)
@@ -320,7 +320,7 @@ def test_an_app_names_its_hosts_in_app_yaml(tmp_path: Path) -> None:
 )
 def test_an_invalid_host_in_app_yaml_is_reported_with_its_line(tmp_path: Path, entry: str) -> None:
     found = desk_app(tmp_path / "shop", f"egress: [{entry}]\n")
-    assert are_at(told(found), ["app.yaml:2"]) and named(found) == set()
+    assert are_at(problems_of(found), ["app.yaml:2"]) and named(found) == set()
 
 
 def test_addresses_of_companions_and_credentials_count_as_named(tmp_path: Path) -> None:

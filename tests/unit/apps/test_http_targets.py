@@ -56,7 +56,7 @@ def test_every_row_of_the_documented_table_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("label", [*STATUSES, *FAILURES, *WITHHELD, "503 with Retry-After"])
-def test_each_status_failure_and_unreadable_body_has_the_outcome_of_its_row(label: str) -> None:
+def test_each_status_and_unreadable_body_has_its_outcome(label: str) -> None:
     for column, effects in enumerate((("read", "local"), ("keyed",), ("opaque",))):
         for effect in map(EffectClass, effects):
             found = [outcomes.meaning_of_status(effect, status, names_wait=False) for status in STATUSES.get(label, [])]

@@ -14,7 +14,7 @@ from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import turn_plan
 from perdure.core.calls.context_assembly import group_phases
 from perdure.graph.registry import names
-from tests.unit.apps.problems import are_at, is_at, told
+from tests.unit.apps.problems import are_at, is_at, problems_of
 
 ENGINE = Engine(topologies=names(), script=Script)
 TOOLS = '''
@@ -63,7 +63,7 @@ def app(folder: Path, pipeline: str = GOOD, agent: str = AGENT) -> App:
 
 def test_a_registry_is_loaded_by_its_name_and_its_tools_are_published(tmp_path: Path) -> None:
     loaded = app(tmp_path)
-    assert told(loaded) == []
+    assert problems_of(loaded) == []
     (agent,) = loaded.agents
     assert assembled_tools(agent) == ("signal", "fit")
     assert agent.assembly is not None
@@ -97,10 +97,10 @@ def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path,
     loaded = app(tmp_path, pipeline if pipeline.startswith("fit") else f"tools:\n  {pipeline}")
     assert loaded.agents == ()
     for expected in (f"pipelines/context.yaml:{problem}", "agents/helper.yaml:5 context"):
-        assert any(is_at(each, expected) for each in told(loaded)), told(loaded)
+        assert any(is_at(each, expected) for each in problems_of(loaded)), problems_of(loaded)
     (head, *lines) = (line.strip().replace(f"{loaded.folder}/", "") for line in unloaded_agents(loaded))
     assert loaded.name in head and "helper" in head
-    assert lines == told(loaded)
+    assert lines == problems_of(loaded)
 
 
 @pytest.mark.parametrize("tools", ["[fit, signal]", "[{name: fit}, signal]"])
@@ -113,7 +113,7 @@ def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path,
 ])  # fmt: skip
 def test_a_list_of_tools_is_not_blamed_for_another_fault(tmp_path: Path, pipeline: str, agent: str, tools: str) -> None:
     loaded = app(tmp_path, pipeline, agent.replace("  intents:", f"  tools: {tools}\n  intents:"))
-    assert loaded.agents == () and not [each for each in told(loaded) if "tools" in each.partition(": ")[2]]
+    assert loaded.agents == () and not [each for each in problems_of(loaded) if "tools" in each.partition(": ")[2]]
 
 
 def test_a_rejected_agent_is_named_beside_the_loaded_ones(tmp_path: Path) -> None:
@@ -146,18 +146,18 @@ def test_a_rejected_agent_is_named_beside_the_loaded_ones(tmp_path: Path) -> Non
 def test_an_agent_whose_assembly_is_wrong_is_refused(tmp_path: Path, before: str, after: str, names: str) -> None:
     loaded = app(tmp_path, agent=AGENT.replace(before, after))
     assert loaded.agents == ()
-    assert any(all(name in each for name in names.split()) for each in told(loaded)), told(loaded)
+    assert any(all(name in each for name in names.split()) for each in problems_of(loaded)), problems_of(loaded)
 
 
 def test_a_list_without_a_dependency_loads_with_a_warning(tmp_path: Path) -> None:
     loaded = app(tmp_path, agent=AGENT.replace("pipeline: context", "pipeline: context\n  tools: [fit]"))
-    assert are_at(told(loaded), ["agents/helper.yaml:6 fit signal"])
+    assert are_at(problems_of(loaded), ["agents/helper.yaml:6 fit signal"])
     assert loaded.problems[0].warning
     (agent,) = loaded.agents
     assert assembled_tools(agent) == ("fit",)
 
 
-def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of_the_registry(tmp_path: Path) -> None:
+def test_the_five_shipped_bundles_run_in_two_phases(tmp_path: Path) -> None:
     shipped = load_app(SHIPPED / "care", ENGINE)
     assert shipped.problems == ()
     (agent,) = shipped.agents

@@ -16,7 +16,7 @@ from perdure.local.data_dir import StackError, open_home
 from perdure.local.programs import environment, read_all_app_services
 from perdure.sdk.tools import tool
 from perdure.settings import Settings
-from tests.unit.apps.problems import told
+from tests.unit.apps.problems import problems_of
 from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, write_app
 from tests.unit.apps.tool_contexts import card
 
@@ -68,7 +68,7 @@ def test_the_version_depends_on_the_definition_and_the_tools_alone() -> None:
     assert apps.publish(app(tools=("look",)), CORE) == made[0]
 
 
-def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_and_reported() -> None:
+def test_an_agent_with_an_unknown_initial_toolset_is_left_out() -> None:
     core = [*CORE, card(name="memory_patch", toolset="memory")]
     right = app(tools=("memory_patch",), toolsets={"memory": False})
     assert len(apps.publish(right, core)) == 1 and apps.skipped_agents(right, core, {}) == []
@@ -79,7 +79,7 @@ def test_an_agent_that_starts_with_a_toolset_of_none_of_its_tools_is_left_out_an
 
 
 @pytest.mark.parametrize(("tools", "fits"), [(450, True), (600, False)])
-def test_an_agent_whose_plan_would_fill_its_pauses_is_left_out_and_reported(tools: int, fits: bool) -> None:
+def test_an_agent_whose_plan_would_fill_its_pauses_is_left_out(tools: int, fits: bool) -> None:
     names = tuple(f"{'long_' * 12}{number:03}" for number in range(tools))
     many, core = app(tools=names), [card(name=name) for name in names]
     assert (len(apps.publish(many, core)) == 1) is fits
@@ -99,7 +99,7 @@ def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
         "data/unused.json": '{"_about": "Made up as well."}',
     }
     loaded = apps.load_app(write_app(tmp_path, {**hidden}))
-    assert told(loaded) == []
+    assert problems_of(loaded) == []
     (published,) = apps.publish(loaded, CORE)
     assert [card.name for card in published.cards] == ["entity_resolve", "context_assemble", "steep"]
     steep = published.cards[-1]

@@ -81,7 +81,7 @@ def test_the_new_apps_service_refuses_a_key_with_another_title(desk_url: str) ->
     assert [httpx.post(f"{desk_url}/tickets", json={"title": "c"}).json()["number"] for _ in range(2)] == [2, 3]
 
 
-def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tmp_path: Path) -> None:
+def test_the_readmes_first_line_puts_the_command_on_the_path(tmp_path: Path) -> None:
     scaffold(tmp_path)
     (export,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("export ")]
     script = f"{export}\nperdure up --help"

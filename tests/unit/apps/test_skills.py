@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from perdure.apps import BlockFault, Engine, ExampleRun, load_app
 from perdure.apps.code_blocks import difference
 from perdure.contracts.skills import CodeBlock
-from tests.unit.apps.problems import are_at, is_at, told
+from tests.unit.apps.problems import are_at, is_at, problems_of
 from tests.unit.apps.skill_app import FILES, SKILL, STEEP, STEEP_CARD, WATER, write_app
 from tests.unit.apps.skill_mistakes import BLOCK, CARD, DATA, FACTS, MISTAKES, TEA, Mistake, place, spoiled
 
@@ -26,7 +26,7 @@ async def NAME() -> str:
 
 def test_a_valid_app_gives_its_agent_the_whole_skill(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path))
-    assert told(app) == []
+    assert problems_of(app) == []
     (agent,) = app.agents
     tea, water = agent.skills
     assert (agent.root_skill, agent.fallback_model) == ("tea", "openai/small")
@@ -56,14 +56,14 @@ def test_a_file_with_a_byte_order_mark_and_crlf_is_read_alike(tmp_path: Path) ->
     for path in (TEA, BLOCK, "personas/host.md"):
         (folder / path).write_bytes(b"\xef\xbb\xbf" + (folder / path).read_text().replace("\n", "\r\n").encode())
     other = load_app(folder)
-    assert told(other) == [] and other.agents == plain.agents
+    assert problems_of(other) == [] and other.agents == plain.agents
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=map(place, MISTAKES))
 def test_a_mistake_is_reported_with_its_place_and_takes_only_what_needs_it(tmp_path: Path, mistake: Mistake) -> None:
     app = load_app(write_app(tmp_path, {mistake[0]: spoiled(mistake), "agents/other.yaml": OTHER}))
-    assert any(is_at(each, place(mistake)) for each in told(app)), told(app)
-    assert is_at(told(app)[-1], "agents/host.yaml:4 tea")
+    assert any(is_at(each, place(mistake)) for each in problems_of(app)), problems_of(app)
+    assert is_at(problems_of(app)[-1], "agents/host.yaml:4 tea")
     assert [agent.id for agent in app.agents] == ["other"]
     assert set(app.skills) == {"water"}
 
@@ -71,8 +71,8 @@ def test_a_mistake_is_reported_with_its_place_and_takes_only_what_needs_it(tmp_p
 @pytest.mark.parametrize("card", [FILES[CARD].replace("llm_visible: true\n", ""), "description: [\n"])
 def test_the_mistakes_of_a_block_are_reported_beside_those_of_its_card(tmp_path: Path, card: str) -> None:
     app = load_app(write_app(tmp_path, {CARD: card, BLOCK: f"class A: pass\n{FILES[BLOCK]}"}))
-    assert any(each.startswith(f"{CARD}:") for each in told(app)), told(app)
-    assert any(is_at(each, f"{BLOCK}:1 A") for each in told(app)), told(app)
+    assert any(each.startswith(f"{CARD}:") for each in problems_of(app)), problems_of(app)
+    assert any(is_at(each, f"{BLOCK}:1 A") for each in problems_of(app)), problems_of(app)
 
 
 @pytest.mark.parametrize(("path", "expected"), [
@@ -85,14 +85,14 @@ def test_the_mistakes_of_a_block_are_reported_beside_those_of_its_card(tmp_path:
 ])  # fmt: skip
 def test_a_file_that_is_missing_is_reported_where_it_is_missed(tmp_path: Path, path: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {path: None, "agents/other.yaml": OTHER}))
-    assert is_at(told(app)[0], expected)
+    assert is_at(problems_of(app)[0], expected)
     assert [agent.id for agent in app.agents] == ["other"] and set(app.skills) == {"water"}
 
 
 def test_many_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     skill = SKILL.replace("triggers:", "trigers:").replace("## Steps", "## Step").replace("do: require_hitl", "do: x")
     app = load_app(write_app(tmp_path, {TEA: skill, BLOCK: "x = 1\n", CARD: STEEP_CARD.replace("[leaves]", "[l]")}))
-    places = [problem.split(" ")[0] for problem in told(app)]
+    places = [problem.split(" ")[0] for problem in problems_of(app)]
     assert places == [f"{TEA}:5:", f"{TEA}:18:", f"{TEA}:23:", f"{BLOCK}:1:", f"{CARD}:14:", "agents/host.yaml:4:"]
 
 
@@ -100,12 +100,12 @@ def skill(name: str, *dependencies: str) -> str:
     return WATER.replace("water", name).replace("persona: plumber", f"dependencies: [{', '.join(dependencies)}]")
 
 
-def test_a_circle_of_dependencies_is_named_once_and_takes_all_that_need_it(tmp_path: Path) -> None:
+def test_a_dependency_cycle_is_reported_once(tmp_path: Path) -> None:
     skills = {"a": ("b",), "b": ("c",), "c": ("a",), "d": ("d",), "e": ("a",), "f": ()}
     files: dict[str, str | None] = {f"skills/{name}/SKILL.md": skill(name, *others) for name, others in skills.items()}
     app = load_app(write_app(tmp_path, files))
     expected = ["skills/a/SKILL.md:5 b c a", "skills/d/SKILL.md:5 d", "skills/e/SKILL.md:5 a"]
-    assert are_at(told(app), expected)
+    assert are_at(problems_of(app), expected)
     assert set(app.skills) == {"f", "tea", "water"}
     assert [agent.id for agent in app.agents] == ["host"]
 
@@ -114,9 +114,9 @@ def test_a_skill_that_depends_on_a_faulty_one_is_left_out_too(tmp_path: Path) ->
     spoiled_water = {"skills/water/SKILL.md": WATER.replace("name: Water\n", "")}
     app = load_app(write_app(tmp_path / "needs", {**spoiled_water}))
     expected = ["agents/host.yaml:4 tea", "skills/water/SKILL.md:2 name", f"{TEA}:8 water"]
-    assert are_at(sorted(told(app), key=lambda each: each.replace(TEA, "z")), expected)
+    assert are_at(sorted(problems_of(app), key=lambda each: each.replace(TEA, "z")), expected)
     app = load_app(write_app(tmp_path / "means", {CARD: "", "agents/other.yaml": OTHER.replace("[water]", "[tee]")}))
-    assert any(is_at(each, "agents/other.yaml:4 tee tea") for each in told(app))
+    assert any(is_at(each, "agents/other.yaml:4 tee tea") for each in problems_of(app))
 
 
 @pytest.mark.parametrize("name", ["entity_resolve", "create_entity", "own_tool", "old_kettle", "spare", "Steep"])
@@ -124,7 +124,7 @@ def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str) -> None:
     blocks = {f"skills/water/blocks/{name}.py": STEEP, f"skills/water/blocks/{name}.yaml": STEEP_CARD}
     own = {"tools/own.py": TOOL.replace("NAME", "own_tool")}
     app = load_app(write_app(tmp_path, {**own, **blocks}), Engine(reserved=("spare",)))
-    (first,) = [each for each in told(app) if each.startswith("skills/water/blocks")]
+    (first,) = [each for each in problems_of(app) if each.startswith("skills/water/blocks")]
     assert name in first and app.agents == () and app.skills == {}
 
 
@@ -139,7 +139,7 @@ def test_run_must_match_the_required_inputs(tmp_path: Path, signature: str, requ
     block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
     card = STEEP_CARD.replace("  required: [leaf]\n", required)
     app = load_app(write_app(tmp_path, {BLOCK: block, CARD: card}))
-    assert are_at(told(app)[:1], [told_of] if told_of else [])
+    assert are_at(problems_of(app)[:1], [told_of] if told_of else [])
 
 
 def test_a_minor_fault_is_a_warning_and_the_skill_loads(tmp_path: Path) -> None:
@@ -148,14 +148,14 @@ def test_a_minor_fault_is_a_warning_and_the_skill_loads(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path, {TEA: text}))
     assert all(problem.warning for problem in app.problems)
     expected = [f"{TEA}:2 artifacts/leaves.md", f"{TEA}:4 53", f"{TEA}:10 before_serving", f"{TEA}:21 900"]
-    assert are_at(told(app), expected)
+    assert are_at(problems_of(app), expected)
     assert [agent.id for agent in app.agents] == ["host"]
 
 
 def test_a_checkpoint_can_state_what_happens_if_it_cannot_be_opened(tmp_path: Path) -> None:
     text = SKILL.replace("[before_serving]", "[{name: before_serving, go_on_when_unavailable: true}]")
     for app, goes_on in ((load_app(write_app(tmp_path, {TEA: text})), True), (load_app(write_app(tmp_path)), False)):
-        assert told(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is goes_on
+        assert problems_of(app) == [] and app.skills["tea"].checkpoints[0].go_on_when_unavailable is goes_on
 
 
 def test_the_sandbox_checks_every_block_and_its_findings_are_reported(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_the_sandbox_checks_every_block_and_its_findings_are_reported(tmp_path: 
 
     app = load_app(write_app(tmp_path), Engine(check_block=check))
     assert [block.name for block in asked] == ["steep"]
-    assert is_at(told(app)[0], f"{BLOCK}:2 minutes is no number") and app.agents == ()
+    assert is_at(problems_of(app)[0], f"{BLOCK}:2 minutes is no number") and app.agents == ()
 
 
 def test_an_app_cannot_take_the_platforms_name(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path, {"app.yaml": "name: platform\nreserved: 7\nfenced: [1]\n"}))
-    assert are_at(told(app)[:3], ["app.yaml:1 platform", "app.yaml:2 reserved", "app.yaml:3 fenced"])
+    assert are_at(problems_of(app)[:3], ["app.yaml:1 platform", "app.yaml:2 reserved", "app.yaml:3 fenced"])
     assert not any(rule.id.startswith("platform:") for rule in app.rules)
 
 
@@ -187,22 +187,22 @@ def test_a_fenced_tool_shares_a_blocks_name_and_is_for_agents_without_skills(tmp
         "agents/plain.yaml": "id: plain\ntitle: P\ntopology: t\ntools: [steep]\n",
     }
     app = load_app(write_app(tmp_path, {**files}))
-    assert told(app) == [] and {agent.id for agent in app.agents} == {"host", "plain"}
+    assert problems_of(app) == [] and {agent.id for agent in app.agents} == {"host", "plain"}
     app = load_app(
         write_app(tmp_path, {**files, "agents/host.yaml": AGENT + "tools:\n  - steep\n  - old_kettle\n  - water\n"})
     )
     expected = ["agents/host.yaml:8 steep", "agents/host.yaml:9 old_kettle", "agents/host.yaml:10 water"]
-    assert are_at(told(app), expected)
+    assert are_at(problems_of(app), expected)
     app = load_app(write_app(tmp_path, {"app.yaml": "fenced: [stoop]\n", "tools/own.py": None}))
-    assert any(is_at(each, "app.yaml stoop steep") for each in told(app))
+    assert any(is_at(each, "app.yaml stoop steep") for each in problems_of(app))
 
 
 def test_two_skills_may_share_a_block_but_not_a_name_for_two(tmp_path: Path) -> None:
     same: dict[str, str | None] = {"skills/water/blocks/steep.py": STEEP, "skills/water/blocks/steep.yaml": STEEP_CARD}
-    assert told(load_app(write_app(tmp_path, same))) == []
+    assert problems_of(load_app(write_app(tmp_path, same))) == []
     same["skills/water/blocks/steep.py"] = STEEP + "\n"
     app = load_app(write_app(tmp_path, same))
-    assert are_at(told(app), ["agents/host.yaml:1 tea water steep"])
+    assert are_at(problems_of(app), ["agents/host.yaml:1 tea water steep"])
     assert set(app.skills) == {"tea", "water"} and app.agents == ()
 
 
@@ -224,7 +224,7 @@ def test_two_skills_may_share_a_block_but_not_a_name_for_two(tmp_path: Path) -> 
 ])  # fmt: skip
 def test_a_mistake_in_what_an_agent_names_is_reported_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
     app = load_app(write_app(tmp_path, {"agents/host.yaml": text}))
-    assert any(is_at(each, f"agents/host.yaml:{expected}") for each in told(app)), told(app)
+    assert any(is_at(each, f"agents/host.yaml:{expected}") for each in problems_of(app)), problems_of(app)
     assert app.agents == () and set(app.skills) == {"tea", "water"}
 
 
@@ -248,8 +248,8 @@ def test_an_agent_may_mix_skills_of_folders_and_skills_written_out(tmp_path: Pat
 def test_agents_of_an_app_with_an_unreadable_rule_are_not_loaded(tmp_path: Path, text: str, expected: str) -> None:
     files = {"rules/more.yaml": HOUSE} if text is HOUSE else {"rules/house.yaml": text}
     app = load_app(write_app(tmp_path, {**files}))
-    assert is_at(told(app)[0], expected), told(app)
-    assert is_at(told(app)[-1], "rules") or text is HOUSE
+    assert is_at(problems_of(app)[0], expected), problems_of(app)
+    assert is_at(problems_of(app)[-1], "rules") or text is HOUSE
     assert app.agents == ()
 
 
@@ -279,7 +279,7 @@ class Kitchen:
 def test_examples_are_no_part_of_what_is_published_and_are_not_run_unless_asked_for(tmp_path: Path) -> None:
     plain = load_app(write_app(tmp_path / "plain", {CARD: INPUT_EXAMPLES}))
     with_more = load_app(write_app(tmp_path / "more", {CARD: EXAMPLES}))
-    assert told(with_more) == [] and with_more.agents == plain.agents
+    assert problems_of(with_more) == [] and with_more.agents == plain.agents
 
 
 @pytest.mark.parametrize(("answers", "card", "found", "run"), [
@@ -296,7 +296,7 @@ def test_each_example_is_run_and_what_differs_is_reported_at_its_line(
 ) -> None:
     kitchen = Kitchen(**answers)
     app = load_app(write_app(tmp_path, {CARD: card}), Engine(try_block=kitchen))
-    assert are_at(told(app), [*found, "agents/host.yaml:4 tea"] if found else [])
+    assert are_at(problems_of(app), [*found, "agents/host.yaml:4 tea"] if found else [])
     assert kitchen.asked == [(leaf, ["leaves"]) for leaf in run]
 
 

@@ -19,8 +19,9 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
 from perdure.core.text import is_clean
+from perdure.sdk import threads
 from perdure.sdk.context import UndeclaredSecret
-from perdure.sdk.outcomes import result_of
+from perdure.sdk.outcomes import ToolUnavailable, result_of
 from perdure.sdk.tools import (
     Preview,
     Tool,
@@ -31,6 +32,7 @@ from perdure.sdk.tools import (
     ToolResult,
     tool,
 )
+from tests.eventually import until
 from tests.unit.apps.tool_contexts import card, context
 
 
@@ -117,7 +119,7 @@ async def test_checks_beyond_the_schema_run_and_an_exit_does_not_end_the_worker(
     assert (await odd_names.run(args, context(odd_names.card))).output == [1, "s", True, "x", "c"]
 
 
-def test_a_default_that_its_own_type_would_refuse_or_change_is_not_in_the_schema() -> None:
+def test_a_default_that_its_type_refuses_is_not_in_the_schema() -> None:
     @tool(effect="read")
     async def book(
         seats: Annotated[int, AfterValidator(_even)] = 3,
@@ -141,11 +143,15 @@ async def test_a_plain_function_runs_in_a_thread_while_other_calls_continue() ->
         """Wait, and end somehow."""
         began.set()
         assert go_on.wait(5) and threading.current_thread().name == "tool wait"
-        if how == "exit":
-            raise SystemExit
-        return asyncio.sleep(0) if how == "awaitable" else ("done" if how == "done" else next(iter(())))
+        if how in ("exit", "panic", "cancel"):
+            raise {"exit": SystemExit, "panic": Panic, "cancel": asyncio.CancelledError}[how]
+        return asyncio.sleep(0, "done") if how == "awaitable" else ("done" if how == "done" else next(iter(())))
 
-    for how, error in (("done", None), ("exit", RuntimeError), ("stop", RuntimeError), ("awaitable", TypeError)):
+    class Panic(BaseException):
+        pass
+
+    cases = [("done", None), ("awaitable", None), *((how, RuntimeError) for how in ("exit", "stop", "panic", "cancel"))]
+    for how, error in cases:
         began.clear()
         go_on.clear()
         call = asyncio.create_task(wait.run({"how": how}, context(wait.card)))
@@ -156,6 +162,54 @@ async def test_a_plain_function_runs_in_a_thread_while_other_calls_continue() ->
             continue
         with pytest.raises(error):
             await call
+
+
+async def test_a_plain_function_that_cannot_await_fails_instead_of_doing_nothing() -> None:
+    @tool(effect="opaque")
+    def send(ctx: ToolContext) -> Any:
+        """Send, without awaiting."""
+        return ctx.send("POST", "http://127.0.0.1:9/")
+
+    with pytest.raises(RuntimeError, match="async def"):
+        await send.run({}, context(send.card))
+
+
+async def test_threads_of_calls_that_ran_out_of_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "MAX_LEFT_THREADS", 2)
+    go_on = threading.Event()
+
+    @tool(effect="opaque")
+    def hang() -> str:
+        """Wait."""
+        go_on.wait(20)
+        return "done"
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(hang.run({}, context(hang.card)), 0.01)
+    with pytest.raises(ToolUnavailable):
+        await hang.run({}, context(hang.card))
+    go_on.set()
+    await until(lambda: not any(thread.is_alive() for thread in threads._left))
+    assert (await hang.run({}, context(hang.card))).output == "done"
+
+
+async def test_a_slow_validator_blocks_neither_the_loop_nor_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def wait(value: str) -> str:
+        go_on.wait(20)
+        return value
+
+    @tool(effect="opaque", timeout_seconds=0.02)
+    async def send(to: Annotated[str, AfterValidator(wait)]) -> str:
+        """Send."""
+        return "sent"
+
+    with pytest.raises(ToolUnavailable):
+        await send.run({"to": "a"}, context(send.card))
+    go_on.set()
+    assert (await send.run({"to": "a"}, context(send.card))).output == "sent"
 
 
 async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_none() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.__main__ import run
 from perdure.local.config import ROOT
-from tests.unit.apps.api_double import ApiDouble, Asked, Reply, said
+from tests.unit.apps.api_double import ApiDouble, Asked, Reply, reply
 
 APPROVAL: dict[str, Any] = {
     "id": "a-1",
@@ -93,7 +93,7 @@ def request(asked: Asked) -> str:
 
 
 def refusal(status: int, code: str, details: dict[str, Any] | None = None, **headers: str) -> Reply:
-    return said({"error": {"code": code, "message": "no", "details": details or {}}}, status, **headers)
+    return reply({"error": {"code": code, "message": "no", "details": details or {}}}, status, **headers)
 
 
 class Perdure:

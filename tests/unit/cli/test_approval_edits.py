@@ -12,10 +12,10 @@ import pytest
 
 from perdure.cli.approvals.decide import without_comments
 from perdure.core.calls.arguments import InvalidArgumentText, parse_object, same_json
-from tests.unit.apps.api_double import Reply, said
+from tests.unit.apps.api_double import Reply, reply
 from tests.unit.cli.conftest import APPROVAL, Ended, Perdure, refusal
 
-EDITED = said({**APPROVAL, "status": "edited"})
+EDITED = reply({**APPROVAL, "status": "edited"})
 Edit = Callable[..., Ended]
 
 
@@ -33,7 +33,7 @@ def edit(cli: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
             f"exec({list(scripts)!r}[turn])\n"
         )
         monkeypatch.setenv("EDITOR", f"{sys.executable} {program}")
-        return cli("approvals edit a-1", said(APPROVAL), *replies)
+        return cli("approvals edit a-1", reply(APPROVAL), *replies)
 
     return run
 
@@ -79,7 +79,7 @@ def test_if_no_temporary_file_can_be_written_nothing_is_sent(
     cli: Perdure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_folder: bool
 ) -> None:
     monkeypatch.setenv("EDITOR", f"touch {tmp_path / 'opened'}")
-    cli.will(said(APPROVAL))
+    cli.will(reply(APPROVAL))
     most = resource.getrlimit(resource.RLIMIT_FSIZE)
     if has_folder:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, most[1]))  # a write fails then, as on a full disk
@@ -101,7 +101,7 @@ def test_without_an_editor_or_a_terminal_nothing_is_sent(
     else:
         monkeypatch.setattr("shutil.which", lambda _name: "/bin/false")  # nano or vi, which would wait for ever
     monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal)
-    ended = cli("approvals edit a-1", said(APPROVAL))
+    ended = cli("approvals edit a-1", reply(APPROVAL))
     assert (ended.code, len(cli.asked)) == (2, 1)
     assert "EDITOR" in ended.err and "--args" in ended.err
 
@@ -109,7 +109,7 @@ def test_without_an_editor_or_a_terminal_nothing_is_sent(
 def test_an_editor_that_does_not_start_sends_nothing(cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     for count, program in enumerate(("/nowhere/at/all", "'"), 1):
         monkeypatch.setenv("EDITOR", program)
-        assert (cli("approvals edit a-1", said(APPROVAL)).code, len(cli.asked)) == (2, count)
+        assert (cli("approvals edit a-1", reply(APPROVAL)).code, len(cli.asked)) == (2, count)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -141,7 +141,7 @@ def test_closing_the_editor_unchanged_after_a_fault_sends_nothing(edit: Edit, cl
 @pytest.mark.usefixtures("terminal")
 def test_arguments_that_the_api_rejects_are_opened_again(edit: Edit, cli: Perdure, tmp_path: Path) -> None:
     error: dict[str, Any] = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
-    replies = [said({"error": error}, 422), EDITED]
+    replies = [reply({"error": error}, 422), EDITED]
     assert edit(replaced('"1042"', '"7"'), replaced('"7"', '"8"'), replies=replies).code == 0
     assert error["message"] in seen(tmp_path)[1]
     assert [asked.body["args"]["order"] for asked in cli.asked[1:]] == ["7", "8"]
@@ -154,7 +154,7 @@ def test_a_request_decided_meanwhile_is_not_opened_again(edit: Edit, tmp_path: P
 
 
 def test_unchanged_arguments_on_the_command_line_are_not_sent(cli: Perdure) -> None:
-    cli.will(said({**APPROVAL, "args": {"n": 1}}), said({**APPROVAL, "args": {"n": 1}}), EDITED)
+    cli.will(reply({**APPROVAL, "args": {"n": 1}}), reply({**APPROVAL, "args": {"n": 1}}), EDITED)
     assert cli("approvals", "edit", "a-1", "--args", '{"n": 1}').code == 2
     assert cli("approvals", "edit", "a-1", "--args", '{"n": true}').code == 0
     assert cli.asked[2].body["args"] == {"n": True}

@@ -11,15 +11,15 @@ from rich.console import Console
 
 from perdure.cli.approvals.watch import TableScreen
 from perdure.client import Approval
-from tests.unit.apps.api_double import Reply, said
+from tests.unit.apps.api_double import Reply, reply
 from tests.unit.cli.conftest import APPROVAL, Perdure
 
-NONE = said({"items": [], "next": None})
+NONE = reply({"items": [], "next": None})
 InterruptAfter = Callable[[int], None]
 
 
 def waits(**changed: Any) -> Reply:
-    return said({"items": [{**APPROVAL, **changed}], "next": None})
+    return reply({"items": [{**APPROVAL, **changed}], "next": None})
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> InterruptAfter:
 
 def test_each_is_shown_and_its_end(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(3)
-    cli.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
+    cli.will(waits(), waits(), NONE, reply({**APPROVAL, "status": "rejected"}))
     ended = cli("approvals watch --mine --agent refunds")
     assert ended.code == 0
     assert ended.out.count('"order": "1042"') == 1
@@ -62,7 +62,7 @@ def test_each_change_of_a_waiting_approval_is_one_line(cli: Perdure, interrupt_a
 
 def test_with_json_each_event_is_one_line(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(4)
-    cli.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
+    cli.will(waits(), waits(), waits(assignee="tom"), NONE, reply({**APPROVAL, "status": "done"}))
     lines = [json.loads(line) for line in cli("approvals watch --json").out.splitlines()]
     told = [(line["status"], line["assignee"]) for line in lines]
     assert told == [("pending", None), ("pending", "tom"), ("done", None)]
@@ -71,7 +71,7 @@ def test_with_json_each_event_is_one_line(cli: Perdure, interrupt_after: Interru
 
 def test_a_queue_of_several_pages_is_read_completely(cli: Perdure, interrupt_after: InterruptAfter) -> None:
     interrupt_after(1)
-    out = cli("approvals watch", said({"items": [APPROVAL], "next": "more"}), waits(id="a-2")).out
+    out = cli("approvals watch", reply({"items": [APPROVAL], "next": "more"}), waits(id="a-2")).out
     assert out.index("a-2") < out.index("a-1")
     assert cli.asked[1].query["cursor"] == ["more"]
 

@@ -15,24 +15,24 @@ import pytest
 
 from perdure.cli.demo.scenarios import check_calls_settled_once, check_equal, check_transcript, count_by_call
 from perdure.client import Event, Message, signed_in_words
-from tests.unit.apps.api_double import Reply, event, said, streamed
+from tests.unit.apps.api_double import Reply, event, reply, streamed
 from tests.unit.cli.conftest import Perdure, refusal
 from tests.unit.cli.test_outputs import EFFECT, ERASED, FILE, STATUS, STREAM, VERSION, WHOLE
 from tests.unit.cli.test_outputs import TURN as WAITING
 
 TURN = WAITING | {"status": "completed", "waiting_for": None}
-CONVERSATION = said({"id": "c-1", "agent": "refunds"}, 201)
-STARTED = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
+CONVERSATION = reply({"id": "c-1", "agent": "refunds"}, 201)
+STARTED = reply({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
 
 
 def test_a_chat_continues_where_it_was(cli: Perdure) -> None:
-    cli.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
+    cli.will(STARTED, streamed(event("workflow_complete", status="failed")), reply({**TURN, "status": "failed"}))
     assert cli("chat refunds --conversation c-9 -m hi").code == 1
     assert cli.asked[0].path == "/v1/conversations/c-9/turns"
 
 
 def test_a_chat_in_json_is_every_event_and_then_the_turn(cli: Perdure) -> None:
-    lines = cli("chat refunds -m hi --json", CONVERSATION, STARTED, STREAM, said(TURN)).out.splitlines()
+    lines = cli("chat refunds -m hi --json", CONVERSATION, STARTED, STREAM, reply(TURN)).out.splitlines()
     assert cli.asked[1].body == {"message": "hi"}
     *events, turn = map(json.loads, lines)
     assert [each["event"] for each in events][-2:] == ["done", "workflow_complete"] and turn["answer"] == TURN["answer"]
@@ -41,17 +41,17 @@ def test_a_chat_in_json_is_every_event_and_then_the_turn(cli: Perdure) -> None:
 def test_a_conversation_continues_until_the_input_ends(cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", Mock(side_effect=["hi", "  ", "again", EOFError]))
     end = streamed(event("workflow_complete", status="completed"))
-    ended = cli("chat refunds", CONVERSATION, STARTED, end, said(TURN), refusal(409, "conversation_busy"))
+    ended = cli("chat refunds", CONVERSATION, STARTED, end, reply(TURN), refusal(409, "conversation_busy"))
     assert ended.code == 0
     assert [asked.body["message"] for asked in cli.asked if asked.path.endswith("/turns")] == ["hi", "again"]
     assert "conversation_busy" in ended.out and "chat refunds --conversation c-1" in ended.out
 
 
 def test_a_joined_message_is_followed_to_the_turn_that_receives_it(cli: Perdure) -> None:
-    joined = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
+    joined = reply({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
     over = event("workflow_complete", status="completed")
     first = streamed(event("done", status="completed", tokens_used=1, left_over="t-2") + over)
-    cli.will(joined, first, streamed(event("done", status="completed", tokens_used=1) + over), said(TURN))
+    cli.will(joined, first, streamed(event("done", status="completed", tokens_used=1) + over), reply(TURN))
     ended = cli("chat refunds --conversation c-1 --on-busy steer -m 'by the way'")
     assert ended.code == 0 and "t-2" in ended.out
     assert cli.asked[0].body["on_busy"] == "steer"
@@ -98,24 +98,24 @@ def test_a_nearly_full_disk_is_reported(perdure: Perdure, home: Path, monkeypatc
 
 
 def test_a_tenants_status_names_who_sees_the_rest(cli: Perdure) -> None:
-    ended = cli("status", said({}), said(STATUS | {"is_operator": False}))
+    ended = cli("status", reply({}), reply(STATUS | {"is_operator": False}))
     assert ended.code == 1 and "PERDURE_TOKEN" in ended.out
 
 
 def test_the_outcome_of_no_effect_is_not_suggested_before_the_deadline(cli: Perdure) -> None:
-    shown = cli("effects show pdk_1", said({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
+    shown = cli("effects show pdk_1", reply({**EFFECT, "deadline": "2999-01-01T00:00:00Z"})).out
     assert "2999-01-01 00:00:00 UTC" in shown
     assert "settle pdk_1 happened" in shown and "did_not_happen" not in shown
 
 
 @pytest.mark.parametrize("as_json", ["", " --json"])
 def test_a_settled_effect_is_not_settled_again(cli: Perdure, as_json: str) -> None:
-    done = said({**EFFECT, "state": "done", "settled_by": "rita"})
+    done = reply({**EFFECT, "state": "done", "settled_by": "rita"})
     ended = cli(f"effects settle pdk_1 happened --comment seen{as_json}", done)
     assert (ended.code, len(cli.asked)) == (5, 1) and "rita" in ended.err
 
 
-DRAWN = said({**TURN, "output": {"pictures": {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}}})
+DRAWN = reply({**TURN, "output": {"pictures": {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}}})
 ASKS = streamed(
     event("clarification.requested", "1.0.0-0", turn_id="t-1", question="Which\x1b column?", request_id="q-1"),
     event("done", "2.0.0-0", status="completed", tokens_used=7, cost_usd=0, duration_ms=10),
@@ -126,7 +126,7 @@ ASKS = streamed(
 def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(cli: Perdure, tmp_path: Path) -> None:
     sales = tmp_path / "sales.csv"
     sales.write_bytes(b"region,sales\nN,30\n")
-    cli.will(CONVERSATION, said(FILE, 201), STARTED, ASKS, DRAWN)
+    cli.will(CONVERSATION, reply(FILE, 201), STARTED, ASKS, DRAWN)
     ended = cli(f"chat charts --file {sales} -m 'Plot sales by region'")
     assert ended.code == 0, ended.err
     uploaded = cli.asked[1]
@@ -141,7 +141,7 @@ def test_a_file_is_uploaded_before_the_message_and_pictures_are_saved(cli: Perdu
 @pytest.mark.parametrize(("role", "host"), [("requester", "127.0.0.1"), ("reviewer", "localhost")])
 def test_each_local_user_gets_a_sign_in_link_with_its_own_host(cli: Perdure, role: str, host: str) -> None:
     words = f"link --path /chat {role if role == 'reviewer' else ''}"
-    ended = cli(words, said({"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}, 201))
+    ended = cli(words, reply({"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}, 201))
     assert ended.code == 0
     address = httpx.URL(ended.out.strip())
     assert (address.host, address.port, address.path) == (host, httpx.URL(cli.url).port, "/sign-in")
@@ -152,7 +152,7 @@ def test_each_local_user_gets_a_sign_in_link_with_its_own_host(cli: Perdure, rol
 
 @pytest.mark.parametrize("stage", ["active", "archived"])
 def test_a_version_that_cannot_be_promoted_is_not_sent(cli: Perdure, stage: str) -> None:
-    assert cli("prompts promote v-1", said({**VERSION, "stage": stage})).code == 1
+    assert cli("prompts promote v-1", reply({**VERSION, "stage": stage})).code == 1
     assert len(cli.asked) == 1
 
 
@@ -160,7 +160,7 @@ def test_the_editor_opens_with_the_active_text(cli: Perdure, tmp_path: Path, mon
     script = tmp_path / "editor.py"
     script.write_text("import sys\np = sys.argv[1]\nt = open(p).read()\nopen(p, 'w').write(t + ' Be brief.')\n")
     monkeypatch.setenv("EDITOR", f"{sys.executable} {script}")
-    assert cli("prompts edit voice", said({**VERSION, "text": "Be kind."}), said(VERSION)).code == 0
+    assert cli("prompts edit voice", reply({**VERSION, "text": "Be kind."}), reply(VERSION)).code == 0
     assert cli.asked[1].body == {"text": "Be kind. Be brief."}
     monkeypatch.setenv("EDITOR", "true")  # one that is not there yet begins empty, and an empty text is not saved
     ended = cli("prompts edit voice", refusal(404, "prompt_template_not_found"))
@@ -168,7 +168,7 @@ def test_the_editor_opens_with_the_active_text(cli: Perdure, tmp_path: Path, mon
 
 
 BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]}
-DONE = said({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
+DONE = reply({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
 
 
 @pytest.mark.parametrize(("words", "sent", "token"), [
@@ -218,7 +218,7 @@ def test_the_newest_stored_heads_are_sent(cli: Perdure, tmp_path: Path) -> None:
     kept, odd = tmp_path / "kept.jsonl", HEAD | {"tenant": "a\u2028b\u0085c"}  # cut at line ends alone
     heads = [HEAD | {"seq": seq} for seq in range(1, 1_000)] + [odd]
     kept.write_text("".join(json.dumps(head, ensure_ascii=False) + "\n" for head in heads) + "\n", encoding="utf-8")
-    assert cli(f"audit verify --heads {kept}", said(WHOLE)).code == 0
+    assert cli(f"audit verify --heads {kept}", reply(WHOLE)).code == 0
     (asked,) = cli.asked
     assert asked.method == "POST" and asked.body["heads"] == heads[-500:]
     for text in ("no json\n", "{"):
@@ -244,7 +244,7 @@ def test_a_user_is_erased_only_after_a_confirmation(cli: Perdure, monkeypatch: p
         patch.setattr("sys.stdin", io.StringIO("n\n"))
         assert cli("users erase ann").code == 1
     assert cli.asked == []
-    assert cli("users erase ann --yes", said(ERASED)).code == 0 and len(cli.asked) == 1
+    assert cli("users erase ann --yes", reply(ERASED)).code == 0 and len(cli.asked) == 1
 
 
 START, COMPLETE = "generation.start", "generation.complete"

@@ -12,11 +12,11 @@ import pytest
 from perdure.cli.connection import command
 from perdure.local.config import ROOT
 from perdure.local.processes import ProcessRegistry
-from tests.unit.apps.api_double import said
+from tests.unit.apps.api_double import reply
 from tests.unit.cli.conftest import Perdure
 
 USERS = {"turns": "requester", "approvals": "reviewer", "effects": "reviewer", "users": "admin"}
-EMPTY = said({"items": [], "next": None})
+EMPTY = reply({"items": [], "next": None})
 
 
 @pytest.mark.parametrize(("line", "user"), [(f"{group} list", user) for group, user in USERS.items()])

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.apps.api_double import Reply, said
+from tests.unit.apps.api_double import Reply, reply
 from tests.unit.cli import test_outputs as outputs
 from tests.unit.cli.conftest import APPROVAL, Perdure, refusal, request
 from tests.unit.cli.test_outputs import BUDGETS, EFFECT, RULE, TOOLS, VERSION, items
 
 NONE = items()
 SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
-DECIDES = [said(APPROVAL), said(APPROVAL)]
-DECIDED = [said(APPROVAL | {"status": "approved"})] * 2
-LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), said(BUDGETS)]
+DECIDES = [reply(APPROVAL), reply(APPROVAL)]
+DECIDED = [reply(APPROVAL | {"status": "approved"})] * 2
+LIMITED = [reply(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), reply(BUDGETS)]
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), [
@@ -25,8 +25,8 @@ LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}
     ("approvals list --status all", [NONE], "reviewer GET /v1/approvals limit=50"),
     ("approvals list --mine --assignee rita --role reviewer --expiring 60", [NONE],
      "reviewer GET /v1/approvals status=pending&assignee=rita&role=reviewer&mine=true&expiring=60&limit=50"),
-    ("approvals claim a-1 --seconds 60", [said(APPROVAL)], 'reviewer POST /v1/approvals/a-1/claim {"seconds": 60}'),
-    ("approvals reassign a-1 tom --comment away", [said(APPROVAL)],
+    ("approvals claim a-1 --seconds 60", [reply(APPROVAL)], 'reviewer POST /v1/approvals/a-1/claim {"seconds": 60}'),
+    ("approvals reassign a-1 tom --comment away", [reply(APPROVAL)],
      'reviewer POST /v1/approvals/a-1/reassign {"to": "tom", "comment": "away"}'),
     ("approvals approve a-1 --comment fine", DECIDES,
      'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "d…", "comment": "fine"}'),
@@ -39,7 +39,7 @@ LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}
     ("approvals withdraw a-1", DECIDED, "reviewer POST /v1/approvals/a-1/withdraw {}"),
     ("delegations list --all", [NONE], "admin GET /v1/delegations all=true"),
     *(
-        (f"delegations add tom --until {until}", [said(outputs.LENT, 201)],
+        (f"delegations add tom --until {until}", [reply(outputs.LENT, 201)],
          f'reviewer POST /v1/delegations {{"to": "tom", "until": "{sent}"}}')
         for until, sent in (
             ("2027-01-31", "2027-02-01T00:00:00+00:00"),  # to the end of the day
@@ -59,19 +59,20 @@ LIMITED = [said(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}
             ("--no-tokens --no-usd", "null", "null"),
         )
     ),
-    ("budgets set --usd 3", [said(BUDGETS | {"tenant": None}), said(BUDGETS)],
+    ("budgets set --usd 3", [reply(BUDGETS | {"tenant": None}), reply(BUDGETS)],
      'admin PUT /v1/budgets {"max_tokens": null, "max_cost_usd": 3.0}'),
-    ("memory set c-1 n=1 gone=null 'note=two words' 'list=[\"a\"]' a=b=c z=NaN --ttl-seconds 9", [said(outputs.MEMORY)],
+    ("memory set c-1 n=1 gone=null 'note=two words' 'list=[\"a\"]' a=b=c z=NaN --ttl-seconds 9",
+     [reply(outputs.MEMORY)],
      'requester PUT /v1/memory/working/c-1 {"fields": {"n": 1, "gone": null, "note": "two words", "list": ["a"], '
      '"a": "b=c", "z": "NaN"}, "ttl_seconds": 9}'),
     ("prompts list --template voice --stage draft", [NONE],
      "reviewer GET /v1/prompt-templates template=voice&stage=draft&limit=50"),
-    ("prompts show voice --rendered", [said(VERSION)], "requester GET /v1/prompt-templates/voice/render"),
-    ("prompts promote v-1", [said(VERSION | {"stage": "pre_production"}), said(VERSION | {"stage": "active"})],
+    ("prompts show voice --rendered", [reply(VERSION)], "requester GET /v1/prompt-templates/voice/render"),
+    ("prompts promote v-1", [reply(VERSION | {"stage": "pre_production"}), reply(VERSION | {"stage": "active"})],
      'reviewer POST /v1/prompt-versions/v-1/promote {"to": "active", "digest": "d…"}'),
     ("rules waive memory_patch --undo", [items(*TOOLS)],
      'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": true}'),
-    ("users role bob requester reviewer", [said(outputs.USER)],
+    ("users role bob requester reviewer", [reply(outputs.USER)],
      'admin POST /v1/users/bob/roles {"roles": ["requester", "reviewer"]}'),
 ])  # fmt: skip
 def test_a_command_sends_its_request(cli: Perdure, line: str, replies: list[Reply], asked: str) -> None:
@@ -84,8 +85,8 @@ def test_a_command_sends_its_request(cli: Perdure, line: str, replies: list[Repl
 
 @pytest.mark.parametrize(("line", "replies", "told"), [
     ("approvals list", [items(APPROVAL)], {"next": None}),
-    ("approvals show a-1", [said(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
-    ("approvals claim a-1", [said(outputs.CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
+    ("approvals show a-1", [reply(APPROVAL)], {"id": "a-1", "args": APPROVAL["args"], "schema": APPROVAL["schema"]}),
+    ("approvals claim a-1", [reply(outputs.CLAIMED)], {"id": "a-1", "claimed_by": "rita"}),
     ("approvals ageing", [items(outputs.AGEING)], {"items": [outputs.AGEING]}),
     ("approvals ageing", [NONE], {"items": []}),
     ("budgets set --tokens 5000", LIMITED, {"day": "2026-11-21"}),
@@ -101,8 +102,8 @@ def test_json_is_what_the_api_returned(cli: Perdure, line: str, replies: list[Re
 
 
 @pytest.mark.parametrize(("line", "replies", "told"), [
-    ("audit verify", [said(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
-    ("status", [said({}), said(outputs.STATUS)], {"well": False}),
+    ("audit verify", [reply(outputs.BROKEN)], {"ok": False, "faults_by_kind": outputs.BROKEN["faults_by_kind"]}),
+    ("status", [reply({}), reply(outputs.STATUS)], {"well": False}),
 ])  # fmt: skip
 def test_a_fault_found_exits_with_1(cli: Perdure, line: str, replies: list[Reply], told: dict[str, Any]) -> None:
     cli.will(*replies, *replies)
@@ -112,7 +113,7 @@ def test_a_fault_found_exits_with_1(cli: Perdure, line: str, replies: list[Reply
 
 
 def test_the_days_of_a_delegation_are_counted_from_now(cli: Perdure) -> None:
-    assert cli("delegations add tom --days 3", said(outputs.LENT, 201)).code == 0
+    assert cli("delegations add tom --days 3", reply(outputs.LENT, 201)).code == 0
     sent = datetime.fromisoformat(cli.asked[0].body["until"])
     assert abs(sent - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=1)
 
@@ -193,7 +194,7 @@ def test_an_invalid_command_line_is_a_usage_error_and_asks_nothing(cli: Perdure,
     ("effects settle pdk_1 happened --comment x", 409, "too_early", 1),
 ])  # fmt: skip
 def test_a_refusal_has_its_exit_code(cli: Perdure, line: str, status: int, code: str, exit_code: int) -> None:
-    first = {"approve": [said(APPROVAL)], "withdraw": [said(APPROVAL)], "settle": [said(EFFECT)]}
+    first = {"approve": [reply(APPROVAL)], "withdraw": [reply(APPROVAL)], "settle": [reply(EFFECT)]}
     cli.will(*first.get(line.split()[-1 if line == "link" else 1], []), refusal(status, code))
     ended = cli(*line.split())
     assert (ended.code, code in ended.err) == (exit_code, True)
@@ -219,18 +220,18 @@ EVIL = "\x1b[2J\u202e"
 
 
 @pytest.mark.parametrize(("line", "replies"), [
-    ("turns show t", [said({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
-    ("turns show t-1", [said(outputs.TURN | {"answer": EVIL})]),
-    ("approvals show a-1", [said(APPROVAL)]),
-    ("approvals preview a-1", [said(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
+    ("turns show t", [reply({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
+    ("turns show t-1", [reply(outputs.TURN | {"answer": EVIL})]),
+    ("approvals show a-1", [reply(APPROVAL)]),
+    ("approvals preview a-1", [reply(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
     ("approvals approve a-1", DECIDES),
     ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
-    ("effects show k", [said(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
-    ("memory show c-1", [said(outputs.MEMORY | {"fields": {"note": EVIL}})]),
-    ("memory promotions approve p-1", [said(outputs.PROPOSED | {"content": EVIL})] * 2),
-    ("prompts show voice", [said(VERSION | {"text": EVIL})]),
-    ("prompts promote v-1", [said(VERSION | {"text": EVIL})] * 2),
-    ("status", [said({}), said(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
+    ("effects show k", [reply(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
+    ("memory show c-1", [reply(outputs.MEMORY | {"fields": {"note": EVIL}})]),
+    ("memory promotions approve p-1", [reply(outputs.PROPOSED | {"content": EVIL})] * 2),
+    ("prompts show voice", [reply(VERSION | {"text": EVIL})]),
+    ("prompts promote v-1", [reply(VERSION | {"text": EVIL})] * 2),
+    ("status", [reply({}), reply(outputs.STATUS | {"parts": [{"name": "relay", "fault": EVIL}]})]),
 ])  # fmt: skip
 def test_text_from_outside_cannot_control_the_terminal(cli: Perdure, line: str, replies: list[Reply]) -> None:
     cli.will(*replies)
@@ -249,16 +250,5 @@ def test_a_user_at_a_terminal_confirms_before_the_request(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: answer)
     first, last = (EFFECT, SETTLED) if line == SETTLE else (APPROVAL, APPROVAL | {"status": "approved"})
-    ended = cli(line + words, said(first), items(last) if "batch" in line else said(last))
+    ended = cli(line + words, reply(first), items(last) if "batch" in line else reply(last))
     assert (ended.code, len(cli.asked)) == (1 - sent, 1 + sent)
-
-
-@pytest.mark.parametrize("line", [
-    *(f"approvals {verb}" for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
-    "effects settle",
-    "prompts promote",
-    "prompts archive",
-    "users erase",
-])  # fmt: skip
-def test_every_command_that_confirms_has_an_option_to_skip_it(perdure: Perdure, line: str) -> None:
-    assert "--yes" in perdure(*line.split(), "--help").out

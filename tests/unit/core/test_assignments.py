@@ -113,7 +113,7 @@ def test_requesters_and_approvers_withdraw_their_own(status: str, who: Decider, 
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "limit"])
-def test_an_approval_without_a_call_that_can_still_be_stopped_is_not_withdrawn(kind: str) -> None:
+def test_an_approval_without_a_stoppable_call_is_not_withdrawn(kind: str) -> None:
     found = withdrawal_refusal(replace(PENDING, status="approved"), ANN, DECIDERS, kind)
     assert found is not None and (found.code, found.http) == ("already_running", 409)
     assert withdrawal_refusal(replace(PENDING, status="edited"), ANN, DECIDERS, kind) is None

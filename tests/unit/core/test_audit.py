@@ -113,7 +113,7 @@ def changed(links: list[Link], seq: int, **values: Any) -> list[Link]:
     return [replace(link, entry=replace(entries[seq], **values)) if link.seq == seq else link for link in links]
 
 
-def test_an_untouched_chain_has_no_fault_and_an_empty_one_neither_but_anothers_does_not_verify() -> None:
+def test_an_untouched_chain_verifies_for_its_own_tenant_only() -> None:
     report = checked(chain(), marks={3: chain()[2].hash, ROWS: chain()[-1].hash})
     assert (report.ok, report.rows, report.heads_checked, report.faults) == (True, ROWS, 2, ())
     assert report.head == Head(ROWS, chain()[-1].hash)
@@ -187,7 +187,7 @@ def test_a_truncated_chain_is_found_only_by_an_exported_head() -> None:
 
 
 @pytest.mark.parametrize("touch", [lambda c: without(c, 4), swapped, lambda c: changed(c, 4, at=BEGAN)])
-def test_a_chain_computed_anew_from_other_rows_differs_from_an_exported_head(touch: Touch) -> None:
+def test_a_recomputed_chain_differs_from_an_exported_head(touch: Touch) -> None:
     whole, forged = chain(), chained(touch(chain()))
     assert checked(forged).ok, "the tables alone cannot tell"
     assert kinds(checked(forged, marks={9: whole[8].hash})) == {(9, K.HEAD_DIFFERS)}
@@ -239,7 +239,7 @@ def test_a_head_that_was_edited_is_forged(edit: dict[str, object]) -> None:
     assert marks_of([edited], RING, "local") == ({}, [ChainFault(edited.seq, K.HEAD_FORGED)])
 
 
-def test_heads_of_others_say_nothing_of_us_one_by_an_unknown_key_is_reported_and_two_of_a_place_are_kept() -> None:
+def test_only_heads_of_this_chain_are_compared_with_it() -> None:
     assert marks_of([HEAD], RING, "other") == ({}, [])
     foreign = audit.signed_head(FOREIGN, "local", 7, "ab" * 32, "t")
     assert marks_of([foreign], RING, "local") == ({}, [ChainFault(7, K.KEY_UNKNOWN, key_id=FOREIGN.keys[0].id)])

@@ -124,7 +124,7 @@ def test_an_unbounded_call_is_not_started_under_a_limit(limits: DayLimits, most:
     st.integers(1, 300),
     st.lists(st.tuples(st.sampled_from(["claim", "settle", "release"]), st.integers(0, 80), st.integers(0, 9))),
 )
-def test_in_any_order_a_budget_is_exceeded_by_one_call_and_never_below_zero(limit: int, steps: list[Any]) -> None:
+def test_a_budget_is_exceeded_by_at_most_one_call_in_any_order(limit: int, steps: list[Any]) -> None:
     caps = {"a": DayLimits(max_tokens=limit)}
     used, running, largest = 0, list[int](), 0
     for what, amount, place in steps:

@@ -136,7 +136,7 @@ def test_a_list_that_leaves_out_a_dependency_is_reported() -> None:
 NOW = context_assembly.ToolInputs("slice", "fed")
 
 
-def kept(completeness: float, slice_hash: str = "earlier", upstream: str = "fed") -> Bundle:
+def earlier_bundle(completeness: float, slice_hash: str = "earlier", upstream: str = "fed") -> Bundle:
     """An earlier output."""
     before = {"completeness": completeness, "slice_hash": slice_hash, "upstream": upstream}
     return Bundle.model_validate({"tool": "t", "turn_id": "1", "digest": "d", **before})
@@ -149,7 +149,7 @@ SCORES = st.floats(0, 1)
 @example(0.4, 0.4, False, True)
 @example(0.9, 0.4, True, False)  # the condition that the sample code lacks
 def test_only_a_tool_with_the_same_inputs_is_reused(score: float, threshold: float, same: bool, fed: bool) -> None:
-    before = kept(score, "slice" if same else "earlier", "fed" if fed else "other")
+    before = earlier_bundle(score, "slice" if same else "earlier", "fed" if fed else "other")
     again = Reuse.SAME_SLICE if same else Reuse.COMPLETE if score >= threshold else Reuse.RUN
     assert context_assembly.reuse_of(before, NOW, threshold) is (again if fed else Reuse.RUN)
     assert context_assembly.reuse_of(None, NOW, threshold) is Reuse.RUN

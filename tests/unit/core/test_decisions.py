@@ -25,7 +25,7 @@ OTHERS = [replace(LOW, tool="label"), replace(LOW, risk="medium"), replace(LOW, 
 OTHERS += [replace(LOW, agent_id="shop"), replace(LOW, tool_version="v2")]
 
 
-def test_calls_of_low_risk_and_of_one_tool_of_one_agent_are_approved_together() -> None:
+def test_low_risk_calls_of_one_agents_tool_are_approved_together() -> None:
     assert approvable_together([]) and approvable_together([LOW, LOW])
     assert not any(approvable_together([LOW, other]) for other in OTHERS)
     assert not approvable_together([replace(LOW, risk="high")])
@@ -168,7 +168,7 @@ ORDER += ["already_voted", "claimed", "digest_differs", "not_in_bulk", "reason_r
 
 
 @given(st.sets(st.sampled_from(ORDER)))
-def test_of_several_refusals_the_first_in_the_order_of_the_contract_is_returned(wrong: set[str]) -> None:
+def test_the_first_refusal_in_contract_order_is_returned(wrong: set[str]) -> None:
     if {"approval_expired", "already_decided"} <= wrong:
         wrong = wrong - {"already_decided"}  # a record is one or the other
     status = "approved" if "already_decided" in wrong else "pending"

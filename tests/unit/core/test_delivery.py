@@ -28,7 +28,7 @@ GOOD = sign(SECRET, str(NOW), "d-1", BODY)
     ("-1", "d-1", sign(SECRET, "-1", "d-1", BODY), BODY, NOW, False),
     ("", "d-1", GOOD, BODY, NOW, False),
 ])  # fmt: skip
-def test_a_webhook_is_accepted_only_with_its_signature_and_within_its_time(
+def test_a_webhook_needs_a_valid_signature_within_its_time(
     timestamp: str, number: str, signature: str, body: bytes, now: int, is_taken: bool
 ) -> None:
     assert (not delivery_refusal(SECRET, timestamp, number, signature, body, now)) is is_taken

@@ -143,7 +143,7 @@ def test_an_answer_that_is_not_one_verdict_for_each_request_frees_nothing() -> N
         assert startable_calls(ROUND, requests, read) == ()
 
 
-def test_a_call_whose_outcome_is_unknown_starts_again_once_a_person_settles_it() -> None:
+def test_an_unknown_call_starts_again_once_a_person_settles_it() -> None:
     effect = gates.effect_request("0197f000-0000-7000-8000-000000000001", A, "post")
     assert effect.kind is RequestKind.EFFECT
     said = Verdict(request_id=effect.request_id, call_id=A, state=V.SETTLED)

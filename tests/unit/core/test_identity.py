@@ -18,7 +18,7 @@ TEXT = st.text(max_size=40)
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", "short", f"{OLD},short", "x" * 31])
-def test_a_secret_and_an_operators_token_that_could_be_guessed_are_refused(text: str) -> None:
+def test_guessable_secrets_and_operator_tokens_are_refused(text: str) -> None:
     with pytest.raises(CallerError, match="access_secret_weak"):
         AccessKeys.of(text)
     with pytest.raises(CallerError, match="operator_token_weak"):

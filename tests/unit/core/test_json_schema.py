@@ -135,6 +135,8 @@ CHOICE: Schema = {
     ("", {"$id": "https://a/b", "$defs": {"x": {"$id": "c", **INTEGER}}, **of(n={"$ref": "c"})}, {"n": 1}, {"n": "a"}),
     ("", of(n={"type": "integer", "nullable": True}), {"n": None}, {"n": "a"}),
     ("", of(n={"enum": [1, 2], "nullable": True}), {"n": None}, {"n": 3}),
+    ("", of(n={"$ref": "#/properties/m", "nullable": True}, m={"type": "integer"}), {"n": None}, {"n": "a"}),
+    ("", of(n={"allOf": [{"type": "integer"}], "nullable": True}), {"n": None}, {"n": "a"}),
     ("", of(n={"type": "integer", "nullable": False}), {"n": 1}, {"n": None}),
     ("", CLOSED, {"n": 1}, {"n": 1, "m": 1}),
     ("", CLOSED, {}, {"n": "a"}),
@@ -211,7 +213,7 @@ def test_an_endless_schema_is_a_fault_and_no_error(schema: Schema) -> None:
 
 
 @pytest.mark.parametrize("schema", [of(s={"pattern": "(?P<"}), {"$ref": "https://schemas.invalid/schema"}])
-def test_a_value_that_cannot_be_checked_does_not_fit_and_nothing_is_fetched(schema: Schema) -> None:
+def test_an_uncheckable_value_does_not_fit_and_nothing_is_fetched(schema: Schema) -> None:
     assert schema_fault({"s": "x"}, schema) is not None
 
 
@@ -237,7 +239,7 @@ def test_a_fields_type_is_described_in_words(snapshot: SnapshotAssertion) -> Non
     assert [field_type(field, {"$defs": {"Place": place, "Tree": tree}}) for field in fields] == snapshot
 
 
-def test_each_field_is_one_harmless_line_and_a_schema_that_says_little_or_has_no_end_is_no_mistake() -> None:
+def test_each_field_of_any_schema_is_described_in_one_harmless_line() -> None:
     described = {"type": "string", "description": "one\ntwo\x1b[2J" + "x" * 500}
     schema = {"properties": {"a": described, "b\n": {"type": "null"}}, "required": ["a"]}
     first, second = outline_schema(schema)

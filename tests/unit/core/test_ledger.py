@@ -72,7 +72,10 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
     (replace(SENT, effect=EffectClass.OPAQUE), OPEN, True, YOUNG, Claim.UNKNOWN),
     (replace(SENT, effect=EffectClass.LOCAL), OPEN, True, OLD, Claim.ACT),
     (replace(SENT, effect=EffectClass.LOCAL), OPEN, False, OLD, Claim.DENIED),
-    (replace(SENT, effect=EffectClass.READ), OPEN, True, OLD, Claim.ACT),
+    (replace(SENT, effect=EffectClass.READ, lost=5), OPEN, True, OLD, Claim.ACT),
+    (replace(SENT, effect=EffectClass.READ, lost=6), OPEN, True, OLD, Claim.LOST),
+    (replace(SENT, effect=EffectClass.READ, lost=6, state=CallState.PLANNED), OPEN, True, OLD, Claim.ACT),
+    (replace(SENT, lost=6), OPEN, True, YOUNG, Claim.UNKNOWN),
     (replace(SENT, effect=EffectClass.READ), STOPPED, True, OLD, Claim.STOPPED),
     (replace(SENT, held=RecordedClaim(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
     (replace(SENT, state=CallState.OUTCOME_UNKNOWN), OPEN, True, YOUNG, Claim.UNKNOWN),
@@ -196,7 +199,7 @@ def next_worlds(world: World) -> Iterator[tuple[str, World]]:
         yield "an attempt claims", claimed(world)
     if may_send(world):
         for acted in ActionEnd:
-            yield f"the owner acted: {acted.value}", sent(world, acted)
+            yield f"the owner acted: {acted.value}", world_after_send(world, acted)
     if world.owner is not None and world.owner.acted is not None:
         for last in (False, True):
             yield f"the owner settles, last {last}", settled(world, world.owner, last)
@@ -229,7 +232,7 @@ def may_send(world: World) -> bool:
     return reserved and owner is not None and owner.acted is None and world.now < owner.send_before
 
 
-def sent(world: World, acted: ActionEnd) -> World:
+def world_after_send(world: World, acted: ActionEnd) -> World:
     """The owner sends, or finds that it cannot; the target honors a key for its documented time."""
     assert world.owner is not None
     world = replace(world, owner=replace(world.owner, acted=acted))

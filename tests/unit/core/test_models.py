@@ -63,7 +63,7 @@ def test_each_vendor_gets_its_own_parameters(model: str, asked: Reasoning | None
     assert found["temperature"] == 0.2
 
 
-def test_the_agents_own_parameters_win_and_within_a_round_only_models_without_signatures_think() -> None:
+def test_the_agents_own_parameters_override_its_reasoning_settings() -> None:
     params: dict[str, JsonValue] = {"max_tokens": 500, "reasoning_effort": "minimal"}
     assert with_thinking(OPENAI, params, SAID, Reasoning(budget_tokens=20_000), can_think=True) == params
     assert with_thinking(CLAUDE, {}, CALLED, AUTO, can_think=True) == {}

@@ -119,7 +119,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     (False, "bedrock/amazon.nova-pro-v1:0 vertex_ai/gemini-2.5-pro openai/gpt-4o gpt-4o"),
     (False, "openrouter/anthropic/claude anthropics/claude scripted"),
 ])  # fmt: skip
-def test_only_anthropics_own_path_gets_a_cache_breakpoint_behind_the_prefix(marked: bool, models: str) -> None:
+def test_only_anthropics_own_path_gets_a_cache_breakpoint(marked: bool, models: str) -> None:
     marked_base = [{"type": "text", "text": "base", "cache_control": {"type": "ephemeral"}}]
     for model in models.split():
         messages = prompts.wire_messages("base", "memory", [PromptMessage(Role.USER, "hello")], ["template"])
@@ -211,7 +211,7 @@ def test_a_result_that_only_resembles_a_note_is_unchanged() -> None:
 ALL = WindowPolicy()
 
 
-def said(line: str) -> list[WindowedMessage]:
+def windowed_messages(line: str) -> list[WindowedMessage]:
     """A conversation in shorthand: S system, U user, A assistant, `A(x)` with a call, `x!` its answer; `:9` tokens."""
     messages = []
     for index, word in enumerate(line.split()):
@@ -245,7 +245,7 @@ def said(line: str) -> list[WindowedMessage]:
     ("U A:3 U:3 A:3 U:3", WindowPolicy(max_tokens=6), [0, 3, 4]),
 ])  # fmt: skip
 def test_a_window_keeps_exactly_these_messages(line: str, policy: WindowPolicy, kept: list[int]) -> None:
-    assert select_messages(said(line), policy) == kept
+    assert select_messages(windowed_messages(line), policy) == kept
 
 
 policies = st.builds(
@@ -303,7 +303,7 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
 
 
 def test_a_halved_window_has_half_the_tokens_of_the_sent_messages() -> None:
-    talk = said("U:100 A:100 " * 4)
+    talk = windowed_messages("U:100 A:100 " * 4)
     half = prompts.halve_window(talk, WindowPolicy())
     assert half.max_tokens == 400
     assert select_messages(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"

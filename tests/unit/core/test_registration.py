@@ -13,18 +13,22 @@ GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 WRONG = GOOD.replace("A", "B")
 
 
-def kept(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
+def setup_code(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
     return SetupCode(code_sha256(GOOD), is_expired, wrong_tries)
 
 
-VOID = (kept(is_expired=True), kept(wrong_tries=MAX_TRIES), kept(is_expired=True, wrong_tries=MAX_TRIES))
+VOID = (
+    setup_code(is_expired=True),
+    setup_code(wrong_tries=MAX_TRIES),
+    setup_code(is_expired=True, wrong_tries=MAX_TRIES),
+)
 
 
 @pytest.mark.parametrize(("expected", "tries"), [
-    (None, [(code, kept()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
-    (None, [(GOOD, kept()), (GOOD, kept(wrong_tries=MAX_TRIES - 1))]),
-    ("setup_code_needed", [("", kept()), ("  ", kept()), ("", None)]),
-    ("setup_code_invalid", [(WRONG, kept()), (GOOD[:-1], kept()), (GOOD, None)]),
+    (None, [(code, setup_code()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
+    (None, [(GOOD, setup_code()), (GOOD, setup_code(wrong_tries=MAX_TRIES - 1))]),
+    ("setup_code_needed", [("", setup_code()), ("  ", setup_code()), ("", None)]),
+    ("setup_code_invalid", [(WRONG, setup_code()), (GOOD[:-1], setup_code()), (GOOD, None)]),
     ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
 ])  # fmt: skip
 def test_a_setup_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
@@ -41,7 +45,7 @@ def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
         return refused.message
 
     old, guessed, both = (told(GOOD, void) for void in VOID)
-    wrong = {told(WRONG, found) for found in (kept(), *VOID)}
+    wrong = {told(WRONG, found) for found in (setup_code(), *VOID)}
     assert len(wrong) == 1 and len({old, guessed, *wrong}) == 3 and guessed == both
 
 

@@ -12,7 +12,7 @@ USER = MessageRef(id="u", role=Role.USER, text="please")
 NOTE = MessageRef(role=Role.SYSTEM, text="it was rejected")
 
 
-def asked(step: int, calls: int = 2, prefix: str = "t") -> MessageRef:
+def message_with_calls(step: int, calls: int = 2, prefix: str = "t") -> MessageRef:
     ids = [prefix + tool_call_id(step, index)[1:] for index in range(calls)]
     return MessageRef(
         id=f"a{prefix}{step}",
@@ -27,7 +27,7 @@ def answer(call_id: str, stored: str = "r") -> MessageRef:
 
 
 def settled(step: int, calls: int = 2) -> list[MessageRef]:
-    message = asked(step, calls)
+    message = message_with_calls(step, calls)
     return [message, *(answer(call.call_id) for call in message.calls)]
 
 
@@ -40,10 +40,10 @@ BARE = USER.model_copy(update={"text": ""})
         ([USER, *settled(1), *settled(2), *settled(3)], [(), ((1, 3),)]),
         ([USER, *settled(1), NOTE, *settled(2)], [(), ((1, 1),), (), ((2, 2),)]),
         ([*settled(1), *settled(3), *settled(4)], [((1, 1), (3, 4))]),
-        ([*settled(1), asked(2)], [((1, 1),), ()]),
-        ([asked(1), answer("t1.0")], [(), ()]),
-        ([asked(1, 1), answer("t1.0", stored="")], [(), ()]),
-        ([asked(1, 1, prefix="c"), answer("c1.0")], [(), ()]),
+        ([*settled(1), message_with_calls(2)], [((1, 1),), ()]),
+        ([message_with_calls(1), answer("t1.0")], [(), ()]),
+        ([message_with_calls(1, 1), answer("t1.0", stored="")], [(), ()]),
+        ([message_with_calls(1, 1, prefix="c"), answer("c1.0")], [(), ()]),
     ],
     ids=["adjacent", "a note between", "a step missing", "an open round", "half answered", "not stored", "made again"],
 )

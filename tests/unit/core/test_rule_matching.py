@@ -45,7 +45,7 @@ def call(call_id: str, tool: str) -> CallRef:
     return CallRef(call_id=call_id, tool=tool, digest="d")
 
 
-def ran(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, failed: int = 0) -> AnsweredCall:
+def answered_call(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, failed: int = 0) -> AnsweredCall:
     return AnsweredCall(call(call_id, tool), facts or {}, {**NONE, FAILED: failed})
 
 
@@ -72,7 +72,7 @@ def test_a_rule_that_aborts_ends_the_turn_whatever_else_is_gated() -> None:
 
 
 def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() -> None:
-    (asked,) = after_round(plan(SEE), [ran("t2.1", "look"), ran("t2.2", "pay")]).gated
+    (asked,) = after_round(plan(SEE), [answered_call("t2.1", "look"), answered_call("t2.2", "pay")]).gated
     assert (asked.call_id, asked.tool, asked.kind, asked.checkpoint) == ("c2.1", "look", RequestKind.CHECKPOINT, "seen")
 
 
@@ -86,14 +86,14 @@ def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() ->
 def test_a_checkpoint_is_skipped_if_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
     allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
-    (asked,) = after_round(allowing, [ran("t1.0", "look")]).gated
+    (asked,) = after_round(allowing, [answered_call("t1.0", "look")]).gated
     assert asked.go_on_when_unavailable is goes_on
     assert ("go_on_when_unavailable" in asked.model_dump(mode="json")) is goes_on
 
 
 def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing() -> None:
     def gated(**facts: JsonValue) -> list[str]:
-        return [each.checkpoint for each in after_round(plan(MANY), [ran("t1.0", "look", facts)]).gated]
+        return [each.checkpoint for each in after_round(plan(MANY), [answered_call("t1.0", "look", facts)]).gated]
 
     assert gated(**{"found.count": 3}) == gated(**{"found.count": "many"}) == gated() == ["many"]
     assert gated(**{"found.count": 2}) == []
@@ -102,7 +102,7 @@ def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing
 
 
 def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
-    failing = [ran(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
+    failing = [answered_call(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
     ruled = after_round(plan(*PLATFORM_RULES), failing)
     checkpoint = RULE_FORCE_CLARIFY.partition(":")[2]
     assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", checkpoint)]

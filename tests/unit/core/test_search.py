@@ -85,7 +85,7 @@ def test_an_excerpt_is_short_and_contains_no_tag(text: str, words: list[str]) ->
     assert html.unescape(shown).removeprefix("…").removesuffix("…").strip() in text
 
 
-def test_an_excerpt_of_what_fits_is_all_of_it_and_else_begins_at_the_line_with_a_word_of_the_question() -> None:
+def test_a_long_excerpt_begins_at_a_line_with_a_word_of_the_question() -> None:
     assert make_excerpt("  a < b \n") == "a &lt; b"
     assert make_excerpt("x" * EXCERPT_CHARACTERS) == "x" * EXCERPT_CHARACTERS
     assert make_excerpt("x" * (EXCERPT_CHARACTERS + 1)) == "x" * (EXCERPT_CHARACTERS - 1) + "…"
@@ -107,7 +107,7 @@ def test_the_budget_keeps_the_best_hits_that_fit_together(lengths: list[int], bu
         assert sum(each.tokens for each in found[: len(kept) + 1]) > budget
 
 
-def test_six_whole_excerpts_fit_the_default_budget_and_a_hit_costs_two_hundred_characters_more() -> None:
+def test_six_whole_excerpts_fit_the_default_budget() -> None:
     found = [document("x" * 5_000)] * 7
     assert found[0].tokens == (EXCERPT_CHARACTERS + 200) // 4
     assert len(search.within_budget(found, 2_200)) == 6

@@ -81,7 +81,7 @@ def test_a_signal_starts_the_count_again_and_a_completed_task_ends_it(
         (90_000, 0, {}, StuckStep.WAIT),
     ],
 )
-def test_a_stuck_turn_ends_if_its_task_fails_again_after_a_signal_when_it_was_due(
+def test_a_stuck_turn_ends_if_its_task_fails_again_after_a_signal(
     seconds_ago: float, after: float, probe: dict[str, Any], step: StuckStep
 ) -> None:
     assert stuck_step(task(20, seconds_ago, **probe), NOW, after) is step

@@ -53,7 +53,7 @@ def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.Merg
     return merge(state, events, live.tokens(state.epoch, state.entry_id))
 
 
-def told(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> LiveModel:
+def live_model_of(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> LiveModel:
     live = LiveModel()
     for entry in entries:
         live.append(*entry, thinking=thinking)
@@ -148,7 +148,7 @@ def test_a_reader_continues_at_its_position_or_is_reset_if_it_is_unknown(
 
 
 def test_a_reset_during_an_outage_of_valkey_is_sent_again_after_it() -> None:
-    live = told((KEY, 2, 0, "ab"))  # shown before its start was read
+    live = live_model_of((KEY, 2, 0, "ab"))  # shown before its start was read
     away = unmarked(live)
     begun = merge(away, [AGAIN], TokenBatch(None))
     assert short(begun) == ["reset", "generation.start"]
@@ -159,7 +159,7 @@ def test_a_reset_during_an_outage_of_valkey_is_sent_again_after_it() -> None:
 
 
 def test_another_calls_tokens_do_not_claim_a_reset_during_an_outage_of_valkey() -> None:
-    live = told((KEY, 2, 0, "ab"))
+    live = live_model_of((KEY, 2, 0, "ab"))
     begun = merge(unmarked(live), [AGAIN, event(3, "generation.start", "m2", attempt=1)], TokenBatch(None)).state
     live.append(OTHER, 1, 0, "x")
     back = comes_back(of(live, begun, event(4, "budget", None)), live, OpenCall(KEY, 2), OpenCall(OTHER, 1))
@@ -167,7 +167,7 @@ def test_another_calls_tokens_do_not_claim_a_reset_during_an_outage_of_valkey() 
 
 
 def test_a_tail_whose_beginning_was_reset_is_not_shown_to_a_reader_that_comes_back() -> None:
-    live = told((KEY, 2, 0, "ab"))
+    live = live_model_of((KEY, 2, 0, "ab"))
     away = unmarked(live)
     live.append(KEY, 2, 2, "cd")
     merged = of(live, away, event(2, "budget", None))
@@ -176,7 +176,7 @@ def test_a_tail_whose_beginning_was_reset_is_not_shown_to_a_reader_that_comes_ba
 
 
 def test_a_paused_call_is_reset_when_its_new_attempt_starts() -> None:
-    live = told((KEY, 1, 0, "abc"))
+    live = live_model_of((KEY, 1, 0, "abc"))
     calls = [OpenCall(KEY, 1), OpenCall(OTHER, 1)]
     cursor = Cursor(2, "e1", live.entries[-1].id)
     state = resume_reader(cursor, calls, live.marks(cursor, [call.key for call in calls]))
@@ -189,7 +189,7 @@ def test_a_paused_call_is_reset_when_its_new_attempt_starts() -> None:
 
 def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for_shown() -> None:
     """Two calls at once: all that the first said is gone, and what the second says moves the reader past it."""
-    live = told((KEY, 1, 0, "Hello"), (OTHER, 1, 0, "Hi"))
+    live = live_model_of((KEY, 1, 0, "Hello"), (OTHER, 1, 0, "Hi"))
     live.trim(1)
     merged = of(live, FRESH, START, event(2, "generation.start", "m2", attempt=1))
     assert short(merged) == ["generation.start", "generation.start", "token:Hi"]
@@ -199,7 +199,7 @@ def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for
 
 
 def test_a_reader_cut_off_in_the_middle_of_the_reasoning_continues_there() -> None:
-    live = told((KEY, 1, 0, "Well, "), thinking=True)
+    live = live_model_of((KEY, 1, 0, "Well, "), thinking=True)
     begun = of(live, FRESH, START)
     live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)
     live.append(KEY, 1, 0, "Hi", thought=10)
@@ -207,8 +207,8 @@ def test_a_reader_cut_off_in_the_middle_of_the_reasoning_continues_there() -> No
     assert short(read) == ["thinking:yes.", "token:Hi", "generation.complete"]
 
 
-def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() -> None:
-    live = told((KEY, 1, 0, "Well"), thinking=True)
+def test_a_new_attempt_voids_the_reasoning_of_a_returning_reader() -> None:
+    live = live_model_of((KEY, 1, 0, "Well"), thinking=True)
     back = comes_back(of(live, FRESH, START), live, OpenCall(KEY, 1))
     live.append(KEY, 2, 0, "Now", thinking=True)
     assert short(of(live, back)) == ["reset", "thinking:Now"]

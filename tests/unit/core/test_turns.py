@@ -91,11 +91,11 @@ def test_a_summary_contains_message_and_answer_cut_at_a_word() -> None:
     assert parts("x" * 1_000, "")[0].endswith("x …"), "a text without a word's end is cut anywhere"
 
 
-def told(kind: str, call_id: str | None = None, **data: JsonValue) -> transcript.SegmentEvent:
+def segment_event(kind: str, call_id: str | None = None, **data: JsonValue) -> transcript.SegmentEvent:
     return transcript.SegmentEvent(kind, call_id, data)
 
 
-PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
+PENDING = segment_event("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requires_approval": True}])
 
 
 @pytest.mark.parametrize(("kinds", "state"), [
@@ -106,23 +106,23 @@ PENDING = told("tools.pending", calls=[{"call_id": "t1.0", "tool": "pay", "requi
     ("awaiting_approval denied executing", "denied"),
 ])  # fmt: skip
 def test_a_calls_state_follows_from_its_events(kinds: str, state: str) -> None:
-    (segment,) = segments_of([PENDING, *(told(f"tool.{kind}", "t1.0", tool="pay") for kind in kinds.split())])
+    (segment,) = segments_of([PENDING, *(segment_event(f"tool.{kind}", "t1.0", tool="pay") for kind in kinds.split())])
     assert (segment.kind, segment.call_id, segment.tool, segment.state) == ("tool", "t1.0", "pay", state)
 
 
 def test_segments_are_in_order_with_everything_known_of_each() -> None:
     events = [
-        told("thinking.complete", "m1", duration=1.5, characters=3, text="Hm."),
-        told("generation.complete", "m1", characters=5, message_id="a", partial=False),
+        segment_event("thinking.complete", "m1", duration=1.5, characters=3, text="Hm."),
+        segment_event("generation.complete", "m1", characters=5, message_id="a", partial=False),
         PENDING,
-        told("tool.awaiting_approval", "t1.0", tool="pay", approval_id="x"),
-        told("tool.result", "t1.0", tool="pay", message_id="b"),
-        told("tool.error", "t1.1", tool="nope", message_id="c"),  # settled as it was planned
-        told("generation.complete", "m2", characters=0, message_id=None),
-        told("clarification.requested", request_id="q", question="Which?"),
-        told("message.joined", message_id="e", heard=False),
-        told("message.joined", "m3", message_ids=["e", "f"], heard=True),
-        told("generation.complete", "m3", characters=4, message_id="d", partial=True),
+        segment_event("tool.awaiting_approval", "t1.0", tool="pay", approval_id="x"),
+        segment_event("tool.result", "t1.0", tool="pay", message_id="b"),
+        segment_event("tool.error", "t1.1", tool="nope", message_id="c"),  # settled as it was planned
+        segment_event("generation.complete", "m2", characters=0, message_id=None),
+        segment_event("clarification.requested", request_id="q", question="Which?"),
+        segment_event("message.joined", message_id="e", heard=False),
+        segment_event("message.joined", "m3", message_ids=["e", "f"], heard=True),
+        segment_event("generation.complete", "m3", characters=4, message_id="d", partial=True),
     ]
     story = segments_of(events)
     assert [(each.kind, each.call_id, each.state, each.message_id) for each in story] == [
@@ -135,7 +135,9 @@ def test_segments_are_in_order_with_everything_known_of_each() -> None:
 
 
 kinds = st.sampled_from([*transcript.SEGMENT_EVENTS, "node_end", "token.usage"])
-events = st.builds(told, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]), tool=st.sampled_from(["pay", "look"]))
+events = st.builds(
+    segment_event, kinds, st.sampled_from(["t1.0", "t1.1", "t2.0", None]), tool=st.sampled_from(["pay", "look"])
+)
 
 
 @given(st.lists(events, max_size=30))

@@ -183,7 +183,7 @@ async def test_proxies_of_the_environment_are_ignored(name: str, monkeypatch: py
 
 
 @BOTH
-async def test_a_configured_proxy_is_used_for_public_names_and_not_for_named_hosts(
+async def test_a_proxy_is_used_for_public_names_not_for_named_hosts(
     client: Callable[..., Any], resolver: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")

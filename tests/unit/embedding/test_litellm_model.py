@@ -7,7 +7,7 @@ import pytest
 from perdure.embedding.choice import embedder_of
 from perdure.embedding.embedder import Embedder, EmbeddingUnavailable, query_vector
 from tests.local_egress import guard_for_local
-from tests.unit.apps.api_double import ApiDouble, Reply, said
+from tests.unit.apps.api_double import ApiDouble, Reply, reply
 
 USAGE = {"prompt_tokens": 1, "total_tokens": 1}
 
@@ -33,7 +33,7 @@ def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
 async def test_a_batch_is_one_request_in_the_texts_order(
     provider_server: ApiDouble, litellm_embedder: Embedder
 ) -> None:
-    provider_server.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
+    provider_server.will(reply(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
     assert await litellm_embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
     (request,) = provider_server.asked
     assert request.path == "/embeddings" and request.headers["authorization"] == "Bearer k-1"
@@ -44,7 +44,7 @@ TROUBLE = {"error": {"message": "you sent: secret words"}}
 
 
 @pytest.mark.parametrize("trouble", [
-    *(said(TROUBLE, status) for status in (401, 429, 500)), said(answer((0, [1.0]))),
+    *(reply(TROUBLE, status) for status in (401, 429, 500)), reply(answer((0, [1.0]))),
 ], ids=["401", "429", "500", "fewer vectors than texts"])  # fmt: skip
 async def test_a_fault_is_raised_once_and_never_quoted(
     provider_server: ApiDouble, litellm_embedder: Embedder, trouble: Reply

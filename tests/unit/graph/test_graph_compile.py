@@ -119,7 +119,7 @@ async def test_a_failed_branch_stops_and_its_sibling_finishes() -> None:
     assert ports.recorded.trace() == ["a", "b", "c", "f"]
 
 
-async def test_a_failed_branch_that_would_loop_surfaces_its_failure_not_the_step_limit() -> None:
+async def test_a_looping_failed_branch_reports_its_failure_not_the_limit() -> None:
     again = Switch("b", left_or_right, {"left": "b", "right": "e"})
     limits = RunLimits(steps=8, counted={"rounds": 3})
     loop = sketch("a b c d e", "a>b+c", again, "e+c>d d>.", limit="b", limits=limits)

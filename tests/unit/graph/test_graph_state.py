@@ -25,7 +25,7 @@ from perdure.graph.state import (
 SCHEMA = StateSchema((Field("notes", [], ADDITIVE), Field("facts", {"known": []}, DEEP_MERGE), Field("count", 0)))
 
 
-def test_every_state_has_the_fields_of_the_kernel_and_a_topology_may_give_them_reducers_and_defaults() -> None:
+def test_a_topology_may_give_the_kernels_fields_reducers_and_defaults() -> None:
     empty: dict[str, Any] = {"error": None, "current_node": None, "pending_requests": [], "messages": []}
     assert StateSchema().initial() == {"status": "running", **empty}
     schema = StateSchema((Field("messages", [], ADDITIVE), Field("status", "pending")))

@@ -43,7 +43,7 @@ def watched(node: NodeSpec, schema: StateSchema, edge: Goto | Switch, **more: An
     return compile_topology(Topology(name="watched", version=1, state=schema, entries={FRESH: node.id}, **made))
 
 
-def made(*, declares: bool) -> CompiledTopology:
+def rogue_topology(*, declares: bool) -> CompiledTopology:
     """One node that goes round a thousand times, and one to which the field `others` belongs."""
     fields = (Field("rounds", 0), Field("others", 0), *(Field(f"field_{index}") for index in range(60)))
     one = NodeSpec("rogue", rogue, limit="max_steps")
@@ -63,8 +63,8 @@ async def run(compiled: CompiledTopology) -> tuple[dict[str, JsonValue], FakeRun
 
 @pytest.mark.timeout(300)
 async def test_a_thousand_alarms_change_only_the_log_of_a_run() -> None:
-    state, seen = await run(made(declares=True))
-    plain_state, plain = await run(made(declares=False))
+    state, seen = await run(rogue_topology(declares=True))
+    plain_state, plain = await run(rogue_topology(declares=False))
     assert state == plain_state
     assert state["rounds"] == ROUNDS + 1
     assert seen.trace() == plain.trace()
@@ -120,7 +120,7 @@ async def test_missed_memory_access_is_logged(node: Node, advised: bool, edge: G
     assert [data["type"] for kind, data in run.events if kind == "invariant.alarm"] == told
 
 
-async def test_an_undeclared_memory_access_is_a_warning_even_in_a_topology_with_memory() -> None:
+async def test_an_undeclared_memory_access_is_always_a_warning() -> None:
     async def careless(state: State, ports: Ports) -> Patch:
         answer = await ports.memory.facts(FactsRequest(scope=FactScope.USER, authorized=False))
         return {"status": "completed", "seen": answer.status.value}

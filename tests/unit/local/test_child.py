@@ -93,7 +93,7 @@ def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
     assert delays == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
-async def test_a_child_that_keeps_failing_in_an_outage_shows_its_error_each_time(tmp_path: Path) -> None:
+async def test_a_child_failing_repeatedly_in_an_outage_shows_each_error(tmp_path: Path) -> None:
     """Beside another that does the same: both are away, and each says why."""
     out = io.StringIO()
     supervisor = Supervisor(open_home(tmp_path / "home"), Console(out))
@@ -124,7 +124,7 @@ async def test_a_killed_healthy_child_is_restarted_at_once(tmp_path: Path) -> No
     assert alive(first) is None
 
 
-async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_last_lines(tmp_path: Path) -> None:
+async def test_a_child_exiting_before_ready_ends_the_start(tmp_path: Path) -> None:
     lines = {"shown_lines": re.compile("FATAL"), "hidden_lines": re.compile("hush")}
     known: dict[str, Any] = {**lines, "advice": "; ask", "diagnose": " ".join}
     for end in ("exit 3", "kill -ABRT $$"):
@@ -273,7 +273,7 @@ async def test_a_child_can_finish_its_work_before_it_ends(tmp_path: Path) -> Non
 
 
 @pytest.mark.timed
-async def test_a_child_that_ignores_its_stop_signal_is_killed_with_what_it_started(tmp_path: Path) -> None:
+async def test_a_child_ignoring_its_stop_signal_is_killed_with_its_tree(tmp_path: Path) -> None:
     script = f"trap '' TERM; sleep 60 & echo $! > grandchild; {LOOPS}"
     async with started(tmp_path, script, stop_steps=((signal.SIGTERM, 0.3),)):
         began = time.monotonic()
@@ -444,7 +444,7 @@ async def test_forks_end_with_their_server_and_the_next_fork_fails(server: ForkS
 
 
 @pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
-async def test_a_child_that_died_with_its_fork_server_is_restarted_forked_or_not(
+async def test_a_child_that_died_with_its_fork_server_is_restarted(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
     """The program is not forked if the server was started just before: one of its imports may have ended it."""

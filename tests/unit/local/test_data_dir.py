@@ -19,7 +19,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_private_file_is_replaced_in_one_step_and_readable_only_by_its_owner(tmp_path: Path) -> None:
+def test_a_private_file_is_replaced_atomically_and_stays_private(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("old")
     path.chmod(0o644)
@@ -36,7 +36,7 @@ def test_the_data_folder_is_created_with_its_parents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", [".", "home"])
-def test_a_data_folder_that_is_a_file_or_below_one_is_reported_in_one_line(tmp_path: Path, below: str) -> None:
+def test_a_data_folder_at_or_below_a_file_is_reported_in_one_line(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(data_dir.StackError) as caught:
         data_dir.open_home(tmp_path / "file" / below)
@@ -102,7 +102,7 @@ def test_other_faults_are_not_attributed_to_the_data_folder(tmp_path: Path, erro
         raise error
 
 
-def test_each_folder_has_its_own_passwords_created_once_and_readable_only_by_their_owner(tmp_path: Path) -> None:
+def test_each_folder_has_its_own_private_passwords(tmp_path: Path) -> None:
     home = data_dir.open_home(tmp_path / "a")
     made = data_dir.load_credentials(home)
     assert made == data_dir.load_credentials(home) != data_dir.load_credentials(data_dir.open_home(tmp_path / "b"))
@@ -112,7 +112,7 @@ def test_each_folder_has_its_own_passwords_created_once_and_readable_only_by_the
     assert made.app not in repr(made)
 
 
-def test_a_password_added_by_a_later_version_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+def test_a_password_added_later_leaves_the_others_unchanged(tmp_path: Path) -> None:
     home = data_dir.open_home(tmp_path)
     before = data_dir.load_credentials(home)
     kept = json.loads(home.secrets_file.read_text())

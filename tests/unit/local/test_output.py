@@ -43,7 +43,7 @@ async def test_an_endless_line_is_split_without_loss(ending: bytes) -> None:
     assert max(map(len, lines)) <= 32 * 1024
 
 
-def test_a_plain_stream_gets_prefixes_and_a_terminal_colors_unless_the_user_disables_them() -> None:
+def test_output_has_prefixes_and_a_terminal_has_optional_colors() -> None:
     out, coloured, plain = io.StringIO(), Terminal(), Terminal()
     console = Console(out, {})
     console.child("api", "hello")
@@ -213,7 +213,7 @@ def test_lines_of_a_child_that_is_down_are_shown_even_if_another_is_down() -> No
     assert said_in(out) == [last, exited, LOST]
 
 
-def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_them() -> None:
+def test_childrens_app_lines_are_hidden_while_another_part_reports() -> None:
     out = io.StringIO()
     console = Console(out, {})
     problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"
@@ -226,7 +226,7 @@ def test_childrens_lines_about_apps_are_not_shown_while_another_part_reports_the
     assert said_in(out) == [problem]
 
 
-def shown(*lines: str) -> list[str]:
+def lines_kept(*lines: str) -> list[str]:
     """What is left of these lines, as they come from one child."""
     out: list[str] = []
 
@@ -262,29 +262,29 @@ FAILED = "Failed: ZeroDivisionError: division by zero"
 def test_a_traceback_is_one_line_of_its_last_exception_and_the_line_before_it(code: str, left: list[str]) -> None:
     lines = written_by(code)
     assert len(lines) > 3
-    assert shown("before", "", *lines) == ["before", "", *left]
+    assert lines_kept("before", "", *lines) == ["before", "", *left]
 
 
 def test_lines_after_a_traceback_are_shown_and_an_incomplete_one_shows_its_first_line() -> None:
     begun = ["Failed", "Traceback (most recent call last):", '  File "x.py", line 1, in <module>']
-    assert shown(*begun, "ZeroDivisionError: division by zero", "after") == [FAILED, "after"]
-    assert shown(*begun) == ["Failed"]
+    assert lines_kept(*begun, "ZeroDivisionError: division by zero", "after") == [FAILED, "after"]
+    assert lines_kept(*begun) == ["Failed"]
 
 
 def test_a_traceback_drawn_in_a_box_is_one_line_too() -> None:
     code = "import structlog\ntry: 1 / 0\nexcept Exception: structlog.get_logger().exception('unforeseen', part='x')"
     lines = written_by(code)
     assert len(lines) > 4
-    (line,) = shown(*lines)
+    (line,) = lines_kept(*lines)
     assert "unforeseen" in line and line.endswith("ZeroDivisionError: division by zero")
 
 
 def test_a_repeated_warning_is_shown_again_after_a_quiet_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = [f"2026-11-21 13:48:{at} [warning  ] relay_waits error=ConnectionRefusedError" for at in range(20, 40)]
     fatal = [f"2026-11-21 13:48:20.1{pid} UTC [246{pid}] FATAL:  terminating connection" for pid in range(10, 20)]
-    assert shown(*lost, *fatal) == [lost[0], fatal[0]]
+    assert lines_kept(*lost, *fatal) == [lost[0], fatal[0]]
     monkeypatch.setattr(module, "_REPEAT_SECONDS", 0.0)
-    assert shown("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
+    assert lines_kept("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
 
 
 @pytest.mark.parametrize("line", [
@@ -299,7 +299,7 @@ def test_a_repeated_warning_is_shown_again_after_a_quiet_minute(monkeypatch: pyt
     "time=2026-11-26T01:48:53.843 level=INFO msg=x",
 ])  # fmt: skip
 def test_information_lines_are_not_shown(line: str) -> None:
-    assert shown(line, "ERROR: after") == ["ERROR: after"]
+    assert lines_kept(line, "ERROR: after") == ["ERROR: after"]
 
 
 @pytest.mark.parametrize("lines", [
@@ -311,7 +311,7 @@ def test_information_lines_are_not_shown(line: str) -> None:
     ["2026-11-26 01:47:15 [warning  ] info"],
 ], ids=["plain", "warnings that differ", *("it names information",) * 4])  # fmt: skip
 def test_all_other_lines_are_shown_unchanged(lines: list[str]) -> None:
-    assert shown(*lines) == lines
+    assert lines_kept(*lines) == lines
 
 
 async def test_a_line_is_shown_without_waiting_for_the_next() -> None:

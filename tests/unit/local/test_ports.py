@@ -66,7 +66,7 @@ def test_the_conflicting_port_is_in_the_last_lines(lines: list[str], position: i
     assert conflicting_port((), lines) is None
 
 
-def test_a_port_of_another_process_is_the_conflict_whatever_the_last_lines_are() -> None:
+def test_the_port_of_another_process_is_the_reported_conflict() -> None:
     with socket.create_server((HOST, 0)) as other:
         taken = other.getsockname()[1]
         assert conflicting_port((free_port(), taken), ["exit"]) == taken

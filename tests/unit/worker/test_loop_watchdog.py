@@ -30,10 +30,8 @@ async def test_a_tool_that_blocks_the_loop_is_named_with_the_time() -> None:
         await patient.run({"seconds": 0.8}, context(patient.card))
         assert logs == []
         await sleepy.run({"seconds": 1.5}, context(sleepy.card))
-        await until(lambda: len(logs) == 2)
+        await until(lambda: any(each["event"] == "event_loop_blocked" for each in logs))
         watchdog.stop()
-    assert [(each["event"], each["tool"]) for each in logs] == [
-        ("event_loop_is_blocked", "sleepy"),
-        ("event_loop_blocked", "sleepy"),
-    ]
-    assert 1.4 < logs[1]["seconds"] < 10
+    assert {each["tool"] for each in logs} == {"sleepy"}
+    assert [each["event"] for each in logs] == ["event_loop_is_blocked", "event_loop_is_blocked", "event_loop_blocked"]
+    assert 0.5 <= logs[0]["seconds"] < logs[1]["seconds"] < logs[2]["seconds"] < 10

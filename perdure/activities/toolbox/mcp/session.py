@@ -46,6 +46,7 @@ from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound, named_by_url
 from perdure.core.json_schema import answer_fault
 from perdure.core.text import clean
+from perdure.sdk.outcomes import result_of
 
 LISTING_SECONDS = 60.0
 """A list of tools that is older is fetched again before a call, so that a changed tool is noticed."""
@@ -341,10 +342,15 @@ def _repeats(answer: CallToolResult, structured: Mapping[str, Any]) -> bool:
     return not any(text.strip() for text in texts) or (
         len(texts) == len(items)
         and all(
-            text == str(item) or _json_value(text) in (item, structured)
+            text == str(item) or _json_form(_json_value(text)) in (_json_form(item), _json_form(structured))
             for text, item in zip(texts, items, strict=True)
         )
     )
+
+
+def _json_form(value: object) -> str:
+    """Returns the value as JSON, in which 1 and `true` are different. In Python they are equal."""
+    return "" if value is _NO_JSON else json.dumps(value, sort_keys=True)
 
 
 def _json_value(text: str) -> object:
@@ -369,7 +375,7 @@ def error_of(answer: CallToolResult) -> str:
     """Returns the tool's own error text, and its structured content unless the text repeats it."""
     text, structured = _text(answer).strip(), answer.structured_content
     if structured and _fits(structured) and not (text and _repeats(answer, structured)):
-        text = f"{text} {canonical_json(structured)}".strip()
+        text = f"{text} {canonical_json(result_of(dict(structured)).output)}".strip()
     return _cut(text, MAX_ERROR_CHARACTERS) or "the tool failed without a message"
 
 

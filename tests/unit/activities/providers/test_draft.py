@@ -40,18 +40,18 @@ def test_a_piece_of_a_wrong_type_is_unreadable_and_an_empty_one_changes_nothing(
     assert raised.value.code == "model_unreadable"
 
 
-def taken(*deltas: Chunk) -> tuple[DraftCall, ...]:
+def draft_calls(*deltas: Chunk) -> tuple[DraftCall, ...]:
     draft = Draft()
     for delta in deltas:
         list(draft.add(piece(tool_calls=[delta])))
     return closed(draft).tool_calls
 
 
-def test_calls_without_an_index_follow_each_other_and_an_id_repeated_with_every_piece_is_one() -> None:
+def test_calls_without_an_index_are_separated_by_their_ids() -> None:
     first, second = call(None, "a", "first", '{"x"'), call(None, "b", "second", "{}")
-    said = taken(first, call(None, arguments=": 1}"), second, call(None))
+    said = draft_calls(first, call(None, arguments=": 1}"), second, call(None))
     assert said == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
-    assert taken(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
+    assert draft_calls(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
 
 
 WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
@@ -88,7 +88,7 @@ WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
     ([("a", "look", '{"k":"\ud83d'), ("", "", '\ude00\ud83d"}')], [("a", "look", '{"k":"\U0001f600\ufffd"}')]),
 ])  # fmt: skip
 def test_a_call_ends_where_its_arguments_are_whole(pieces: Any, calls: Any) -> None:
-    assert taken(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
+    assert draft_calls(*(call(0, *each) for each in pieces)) == tuple(DraftCall(*each) for each in calls)
 
 
 @pytest.mark.parametrize("index", [0, None])
@@ -229,7 +229,7 @@ def test_an_answer_beyond_its_bound_is_cut_off(name: str) -> None:
             list(draft.add(piece(tool_calls=[call(0, "a", "pay", "1234")])))
 
 
-def test_a_closing_tag_beside_separate_reasoning_is_a_word_and_a_pause_in_a_servers_tool_has_no_calls() -> None:
+def test_a_closing_tag_beside_separate_reasoning_is_plain_text() -> None:
     draft = Draft()
     heard = [*draft.add(piece(reasoning_content="Hm.")), *draft.add(piece(content="See </think>."))]
     assert heard == [provider.ThinkingDelta("Hm."), provider.TextDelta("See </think>.")]

@@ -41,7 +41,7 @@ def test_a_wrong_script_is_refused_with_the_names_of_its_rule_and_field(script: 
     assert raised.value.code == "bad_script" and all(name in raised.value.message for name in names.split())
 
 
-def test_no_script_is_one_without_rules_short_forms_mean_the_long_ones_and_the_modules_example_is_one() -> None:
+def test_the_short_forms_of_a_script_mean_the_long_ones() -> None:
     assert read_script(None) == read_script({}) == Script()
     assert Script().tokens_per_second == 50
     short = yaml.safe_load("{name: r, after: book, offers: pay, call: {tool: pay}}")
@@ -106,12 +106,12 @@ def note(text: str) -> Message:
     return {"role": "system", "content": text}
 
 
-def asked(*ids: str, tool: str = "book") -> Message:
+def call_message(*ids: str, tool: str = "book") -> Message:
     calls = [{"id": id_, "type": "function", "function": {"name": tool, "arguments": "{}"}} for id_ in ids]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-def answered(id_: str, content: Any) -> Message:
+def tool_message(id_: str, content: Any) -> Message:
     told = content if isinstance(content, str) else json.dumps(content)
     return {"role": "tool", "tool_call_id": id_, "content": told}
 
@@ -158,12 +158,12 @@ async def test_a_rule_can_answer_and_call_several_tools_but_none_that_is_not_off
     ({"ok": "perhaps"}, FALLBACK),
 ])  # fmt: skip
 async def test_the_newest_result_selects_the_rule_and_a_call_is_not_repeated(result: Any, text: str) -> None:
-    said, last = await hear(BOOK_7, asked("c1"), answered("c1", result))
+    said, last = await hear(BOOK_7, call_message("c1"), tool_message("c1", result))
     assert said == text and last.tool_calls == ()
 
 
 TWO = [{"ok": True, "room": room, "guests": [{"name": f"guest of {room}"}]} for room in (1, 2)]
-ANSWERED, FULL = (BOOK_7, asked("c1"), answered("c1", ROOM_9)), answered("c1", "full")
+ANSWERED, FULL = (BOOK_7, call_message("c1"), tool_message("c1", ROOM_9)), tool_message("c1", "full")
 
 
 @pytest.mark.parametrize(("messages", "text"), [
@@ -172,10 +172,10 @@ ANSWERED, FULL = (BOOK_7, asked("c1"), answered("c1", ROOM_9)), answered("c1", "
     ((PERSONA, BOOK_7, note("The request expired.")), FALLBACK),
     ((*ANSWERED, note("The call was changed by Ada.")), "Ada changed my call."),
     ((*ANSWERED, note("Something else.")), 'Room 9 is yours; {really}, {"floor": 2}.'),
-    ((user("Book 1 and 2"), asked("c1", "c2"), answered("c1", TWO[0]), answered("c2", TWO[1])),
+    ((user("Book 1 and 2"), call_message("c1", "c2"), tool_message("c1", TWO[0]), tool_message("c2", TWO[1])),
      "Rooms 1 and 2, first guest guest of 2."),
-    ((user("x"), asked("c1", tool="something_else"), FULL, asked("c1"), FULL), "Full."),
-    ((user("x"), asked("c1"), FULL, asked("c1", tool="something_else"), FULL), FALLBACK),
+    ((user("x"), call_message("c1", tool="something_else"), FULL, call_message("c1"), FULL), "Full."),
+    ((user("x"), call_message("c1"), FULL, call_message("c1", tool="something_else"), FULL), FALLBACK),
 ])  # fmt: skip
 async def test_notes_and_named_results_select_the_answer(messages: tuple[Message, ...], text: str) -> None:
     said, last = await hear(*messages)
@@ -183,7 +183,7 @@ async def test_notes_and_named_results_select_the_answer(messages: tuple[Message
 
 
 async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> None:
-    done, before = {"role": "assistant", "content": "Well."}, (asked("c1"), answered("c1", {"ok": True}))
+    done, before = {"role": "assistant", "content": "Well."}, (call_message("c1"), tool_message("c1", {"ok": True}))
     for history in ((note("rejected"), done), (*before, done)):
         assert [made["room"] for made in await arguments(BOOK_7, *history, user("Book 8"))] == [8]
 
@@ -195,14 +195,14 @@ async def test_a_note_and_a_round_from_before_the_user_spoke_are_history() -> No
 async def test_a_template_that_cannot_be_filled_is_an_error_with_the_rules_name(say: str, args: Any, name: str) -> None:
     script = {"rules": [{"name": "r", "after": "book", "say": say, "call": [{"tool": "book", "args": args}]}]}
     with pytest.raises(InvariantBroken) as raised:
-        await hear(user("x"), asked("c1"), answered("c1", {"name": "Ada", "huge": "1e999"}), script=script)
+        await hear(user("x"), call_message("c1"), tool_message("c1", {"name": "Ada", "huge": "1e999"}), script=script)
     assert raised.value.code == "bad_script"
     assert "'r'" in raised.value.message and name in raised.value.message
 
 
 @pytest.mark.parametrize("text", ["one", "one two three", "  spaced   out \n\n lines\t", "naïve 日本 word"])
 async def test_echo_streams_the_rest_of_the_message_word_by_word(text: str) -> None:
-    said, last = await hear(PERSONA, user("/echo " + text), asked("c"), answered("c", "full"))
+    said, last = await hear(PERSONA, user("/echo " + text), call_message("c"), tool_message("c", "full"))
     assert said == text and last.usage.output_tokens == len(text.split())
     assert (await hear(user("/echoes of it")))[0] == FALLBACK, "only the prefix with its space"
 
