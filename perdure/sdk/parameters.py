@@ -60,6 +60,12 @@ class _ArgumentsSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def get_default_value(self, schema: Any) -> Any:
+        """Returns the default, also of a factory that always returns the same value. The value of any other factory,
+        such as a new id, is made when the call runs."""
+        factory = schema.get("default_factory")
+        return factory() if factory is not None and _is_constant(factory) else super().get_default_value(schema)
+
     def default_schema(self, schema: Any) -> dict[str, Any]:
         made, default = super().default_schema(schema), self.get_default_value(schema)
         if made.get("default") is None or self._is_kept(schema["schema"], made["default"], default):
@@ -76,6 +82,14 @@ class _ArgumentsSchema(GenerateJsonSchema):
             return bool(_validated(validator, shown) == default)
         except Exception:  # a validator of the author's, or a comparison, can raise anything
             return False
+
+
+def _is_constant(factory: Any) -> bool:
+    """Returns whether a factory without arguments uses no name but its own: `list`, or `lambda: ["a"]`."""
+    code = getattr(factory, "__code__", None)
+    if code is None:
+        return factory in (list, dict, set, frozenset, tuple, str, int, float, bool)
+    return not (code.co_names or code.co_freevars or code.co_argcount or code.co_kwonlyargcount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +210,26 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
-        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        # The schema check compares decimals exactly; pydantic, which compares floats, refuses 8388955.54 for 0.01. Without
+        # the last argument, models within this one would keep their validators.
+        steps_aside = _without_steps(model.__pydantic_core_schema__)
+        model.__pydantic_validator__ = SchemaValidator(steps_aside, _use_prebuilt=False)
+        return model
     except (PydanticUserError, SchemaError) as error:  # a bound or a pattern that cannot be used is a SchemaError
         reason = str(error).splitlines()[0 if isinstance(error, PydanticUserError) else -1].strip()
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
+
+
+def _without_steps(part: Any) -> Any:
+    """Returns a core schema whose floats have no `multiple_of`."""
+    if isinstance(part, list | tuple):
+        return type(part)(map(_without_steps, part))
+    if not isinstance(part, dict):
+        return part
+    dropped = "multiple_of" if part.get("type") == "float" else ""
+    kept = ("default", "metadata", "serialization", "config")
+    return {name: each if name in kept else _without_steps(each) for name, each in part.items() if name != dropped}
 
 
 def _arguments_schema(name: str, model: type[BaseModel]) -> tuple[dict[str, JsonValue], list[str]]:

@@ -150,7 +150,7 @@ class Tool:
 
         Raises: ArgumentsRefused; ToolUnavailable.
         """
-        if not self.parameters.checks_more:
+        if not self.card.checks:
             return self.parameters.bind(args)
         seconds = min(MAX_CHECK_SECONDS, self.card.timeout_seconds / 2)
         try:

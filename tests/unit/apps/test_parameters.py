@@ -100,13 +100,13 @@ EXACT: list[Any] = [
     int, str, bool, float, JsonValue, Any, Colour, Literal["a", 1], Address, Closed, list[Address], int | str,
     dict[str, JsonValue], str | None, Annotated[str, Field(min_length=2, description="a name")],
     Annotated[str, Field(pattern=r"^p[0-9]{1,4}\d$")], Annotated[int, Field(ge=1, le=5)], Shade, Literal[Shade.DARK],
-    Annotated[int, Field(gt=2**53)], Annotated[float, Field(gt=2**53 - 1)],
+    Annotated[int, Field(gt=2**53)], Annotated[float, Field(gt=2**53 - 1)], Annotated[float, Field(multiple_of=0.01)],
     *(Annotated[str, Field(pattern=pattern)] for pattern in (
         r"^[\w.+-]+@[\w-]+\.[a-z]{2,}$", r"^(?:a|[^b-d_])*?\d$", r"^[-+]?\d+(\.\d+)?$", r"[ -~]", r"[&~:a]{2}|\[\]\t")),
 ]  # fmt: skip
 MORE: list[Any] = [
     date, date | None, Decimal, UUID, bytes, set[str], tuple[int, str], Picky, list[Picky], Trimmed, dict[int, str],
-    Annotated[int, AfterValidator(abs)], Annotated[float, Field(multiple_of=0.01)],
+    Annotated[int, AfterValidator(abs)], Annotated[int, Field(multiple_of=3)],
     Annotated[str, Field(pattern=r"^\S+$")], Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)],
     Annotated[int, WithJsonSchema({"type": "string"})], Annotated[str, AfterValidator(_not_a_number)],
     Annotated[date, Strict()], Annotated[set[int], Strict()], Exactly, Mixed, Literal["a", b"b"], Either,
@@ -203,6 +203,26 @@ class Node(BaseModel):
     wrong: Annotated[str, AfterValidator(_not_a_number)] = "a"
     number: float = 1.0
     next: "Node | None" = None
+
+
+class Order(BaseModel):
+    amount: Annotated[float, Field(multiple_of=0.01)] = 0.0
+    tags: list[str] = Field(default_factory=lambda: ["new"])
+    lines: list["Order"] = Field(default_factory=list)
+    day: date = Field(default_factory=date.today)
+
+
+def test_a_step_of_a_float_is_left_to_the_exact_check_of_the_schema() -> None:
+    parameters = parameters_of(order=Order)
+    lines: JsonValue = [{"amount": 8388955.54}]
+    bound = parameters.bind({"order": {"amount": 8388955.54, "lines": lines}})["order"]
+    assert isinstance(bound, Order) and (bound.amount, bound.lines[0].amount) == (8388955.54, 8388955.54)
+
+
+def test_a_factory_that_always_returns_the_same_is_a_default() -> None:
+    definitions: Any = parameters_of(order=Order).schema["$defs"]
+    defaults = {name: part.get("default") for name, part in definitions["Order"]["properties"].items()}
+    assert defaults == {"amount": 0.0, "tags": ["new"], "lines": [], "day": None}
 
 
 @pytest.mark.parametrize(("hint", "value"), [(Node, {}), (list[Node | None], [{}, None]), (Node, {"next": {}})])
