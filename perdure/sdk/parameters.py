@@ -211,7 +211,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-        # The schema check compares decimals exactly; pydantic, which compares floats, refuses 8388955.54 for 0.01. Without
+        # The schema check compares decimals exactly. pydantic compares floats and refuses 8388955.54 for 0.01. Without
         # the last argument, models within this one would keep their validators.
         steps_aside = _without_steps(model.__pydantic_core_schema__)
         model.__pydantic_validator__ = SchemaValidator(steps_aside, _use_prebuilt=False)
