@@ -16,7 +16,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -52,7 +51,6 @@ _ENTRIES_A_CHECK = 10
 VALUE_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
 """Keywords whose values are data, not schemas."""
 _Place = tuple[str | int, ...]
-_MAX_DEFAULTS = 100
 MAX_FAULTS = 3
 _MAX_ERROR_CHARACTERS = 200
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
@@ -334,51 +332,6 @@ def _bounded(draft: Any) -> Any:
 
 
 _BOUNDED = {draft: _bounded(draft) for draft in _DRAFTS.values()}
-
-
-def with_defaults(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Returns valid arguments with the defaults of the schema for what they leave out, also within objects and lists.
-
-    A default of null stays out: it means the same. So does a default with which the arguments would be invalid.
-    """
-    filled, defaults = deepcopy(dict(args)), list(_missing_defaults(dict(args), schema, schema, ()))
-    for place, default in defaults[:_MAX_DEFAULTS]:
-        _set(filled, place, default)
-    if not defaults or not schema_errors(filled, schema):
-        return filled
-    filled = deepcopy(dict(args))
-    for place, default in defaults[:_MAX_DEFAULTS]:
-        attempt = deepcopy(filled)
-        _set(attempt, place, default)
-        filled = filled if schema_errors(attempt, schema) else attempt
-    return filled
-
-
-def _missing_defaults(
-    value: JsonValue, part: object, root: Mapping[str, Any], place: _Place
-) -> Iterator[tuple[_Place, Any]]:
-    read = follow_reference(part, root)
-    if len(place) > _MAX_OUTLINE_DEPTH:
-        return
-    if isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _missing_defaults(item, read.get("items"), root, (*place, number))
-    properties = read.get("properties")
-    if not isinstance(value, dict) or not isinstance(properties, Mapping):
-        return
-    for name, inner in properties.items():
-        if name in value:
-            yield from _missing_defaults(value[name], inner, root, (*place, name))
-        elif isinstance(inner, Mapping):
-            default = inner.get("default", follow_reference(inner, root).get("default"))
-            if default is not None:
-                yield (*place, name), default
-
-
-def _set(value: Any, place: _Place, default: Any) -> None:
-    for part in place[:-1]:
-        value = value[part]
-    value[place[-1]] = deepcopy(default)
 
 
 def mistakes_in_schema(schema: Mapping[str, JsonValue]) -> list[tuple[_Place, str]]:

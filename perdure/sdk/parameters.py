@@ -4,7 +4,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from pydantic import (
@@ -19,10 +19,15 @@ from pydantic import (
 )
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
+from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
+from perdure.sdk.exact_types import checks_more, impossible_values
 from perdure.sdk.outcomes import ToolRefused
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ToolDefinitionError(Exception):
@@ -39,11 +44,52 @@ class ArgumentsRefused(ToolRefused):
         self.problem = problem
 
 
-class _UntitledSchema(GenerateJsonSchema):
-    """Omits titles, because they repeat the names and cost tokens in every model call."""
+class _ArgumentsSchema(GenerateJsonSchema):
+    """Omits titles, because they repeat the names and cost tokens in every model call, and the defaults that their own
+    type would refuse or change, also within models. A default of null stays, because none is filled in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+        self._types: list[Any] = []
+
+    def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+        self._types = schema["definitions"] if schema["type"] == "definitions" else []
+        return super().generate(schema, mode)
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def get_default_value(self, schema: Any) -> Any:
+        """Returns the default, also of a factory that always returns the same value. The value of any other factory,
+        such as a new id, is made when the call runs."""
+        factory = schema.get("default_factory")
+        return factory() if factory is not None and _is_constant(factory) else super().get_default_value(schema)
+
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        made, default = super().default_schema(schema), self.get_default_value(schema)
+        if made.get("default") is None or self._is_kept(schema["schema"], made["default"], default):
+            return made
+        self.removed.append(_stable_text(default))
+        return {name: value for name, value in made.items() if name != "default"}
+
+    def _is_kept(self, schema: Any, shown: object, default: object) -> bool:
+        try:
+            validator = SchemaValidator(core_schema.definitions_schema(schema, self._types) if self._types else schema)
+        except SchemaError:  # a part that needs its whole
+            return True
+        try:
+            return bool(_validated(validator, shown) == default)
+        except Exception:  # a validator of the author's, or a comparison, can raise anything
+            return False
+
+
+def _is_constant(factory: Any) -> bool:
+    """Returns whether a factory without arguments uses no name but its own: `list`, or `lambda: ["a"]`."""
+    code = getattr(factory, "__code__", None)
+    if code is None:
+        return factory in (list, dict, set, frozenset, tuple, str, int, float, bool)
+    return not (code.co_names or code.co_freevars or code.co_argcount or code.co_kwonlyargcount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +103,8 @@ class Parameters:
     model: type[BaseModel]
     names: Mapping[str, str]
     """Parameters by field of `model`. They differ because a field cannot be named `json` or `model_x`."""
+    own_defaults: Mapping[str, str] = field(default_factory=dict)
+    """The defaults that the schema does not have, as texts that are equal in every process."""
 
     @property
     def checks_more(self) -> bool:
@@ -64,7 +112,7 @@ class Parameters:
 
         Only types that are known to refuse nothing more count as False.
         """
-        return _checks_more(self.model.__pydantic_core_schema__)
+        return checks_more(self.model.__pydantic_core_schema__)
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Parameters":
@@ -75,7 +123,7 @@ class Parameters:
         name = function.__name__
         hints = _type_hints(function)
         context_name: str | None = None
-        fields: dict[str, Any] = {}
+        hinted: dict[str, Any] = {}
         names: dict[str, str] = {}
         for position, parameter in enumerate(inspect.signature(function).parameters.values()):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -96,14 +144,19 @@ class Parameters:
             required = parameter.default is parameter.empty
             field_name = f"argument_{position}"
             names[field_name] = parameter.name
-            fields[field_name] = (
+            hinted[field_name] = (
                 hints[parameter.name],
                 Field(... if required else parameter.default, alias=parameter.name),
             )
-        model = _arguments_model(name, fields)
-        schema = _arguments_schema(name, model)
-        _remove_unfit_defaults(function, hints, schema["properties"])
-        return cls(schema, context_name, model, names)
+        model = _arguments_model(name, hinted)
+        impossible = impossible_values(model.__pydantic_core_schema__)
+        if impossible:
+            raise ToolDefinitionError(f"tool {name}: {impossible}")
+        schema, removed = _arguments_schema(name, model)
+        own_defaults = _remove_unfit_defaults(function, hints, schema["properties"])
+        if removed:
+            own_defaults[""] = _stable_text(sorted(set(removed)))  # also those within models
+        return cls(schema, context_name, model, names, own_defaults)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
         """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
@@ -111,13 +164,41 @@ class Parameters:
         Raises: ArgumentsRefused, whatever a validator of the author's raises.
         """
         try:
-            validated = self.model.model_validate(dict(args))
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
+            validated = _validated(self.model, dict(args))
+        except ArgumentsRefused:
+            raise
         except Exception as error:
             raise ArgumentsRefused("", f"the arguments could not be checked ({type(error).__name__})") from error
         return {self.names[name]: getattr(validated, name) for name in self.names}
+
+
+def _validated(types: type[BaseModel] | TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
+    """Returns the value as the types read it: as Python's, or else as JSON.
+
+    Strict types read dates, sets and the like only from JSON. Other types could read JSON in another way: `date | str`
+    would make a date of every text that is one.
+
+    Raises: ArgumentsRefused with a fault that remains if the value is read as JSON; whatever a validator raises.
+    """
+    as_python, as_json = (
+        (types.model_validate, types.model_validate_json)
+        if isinstance(types, type)
+        else (types.validate_python, types.validate_json)
+    )
+    try:
+        return as_python(value)
+    except ValidationError as refused:
+        try:
+            return as_json(canonical_json(value))
+        except ValidationError as error:
+            remaining = _faults(error)
+            kinds = [(each["loc"], each["type"]) for each in remaining]
+            fault = next((each for each in _faults(refused) if (each["loc"], each["type"]) in kinds), remaining[0])
+            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
+
+
+def _faults(error: ValidationError) -> list[Any]:
+    return error.errors(include_url=False, include_input=False, include_context=False)
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -129,94 +210,76 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
-        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticUserError as error:
-        reason = str(error).splitlines()[0]
+        model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        # The schema check compares decimals exactly. pydantic compares floats and refuses 8388955.54 for 0.01. Without
+        # the last argument, models within this one would keep their validators.
+        steps_aside = _without_steps(model.__pydantic_core_schema__)
+        model.__pydantic_validator__ = SchemaValidator(steps_aside, _use_prebuilt=False)
+        return model
+    except (PydanticUserError, SchemaError) as error:  # a bound or a pattern that cannot be used is a SchemaError
+        reason = str(error).splitlines()[0 if isinstance(error, PydanticUserError) else -1].strip()
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
 
 
-def _arguments_schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
+def _without_steps(part: Any) -> Any:
+    """Returns a core schema whose floats have no `multiple_of`."""
+    if isinstance(part, list | tuple):
+        return type(part)(map(_without_steps, part))
+    if not isinstance(part, dict):
+        return part
+    dropped = "multiple_of" if part.get("type") == "float" else ""
+    kept = ("default", "metadata", "serialization", "config")
+    return {name: each if name in kept else _without_steps(each) for name, each in part.items() if name != dropped}
+
+
+def _arguments_schema(name: str, model: type[BaseModel]) -> tuple[dict[str, JsonValue], list[str]]:
+    """Returns the schema, and the defaults that it leaves out."""
+    generator = _ArgumentsSchema()
     try:
-        schema = model.model_json_schema(schema_generator=_UntitledSchema)
+        schema = generator.generate(model.__pydantic_core_schema__)
     except PydanticInvalidForJsonSchema as error:
         reason = str(error).splitlines()[0]
         raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
     schema.pop("title", None)
     schema.setdefault("properties", {})
-    return schema
+    return schema, generator.removed
 
 
-def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> None:
-    """Removes each default that its own type would refuse or change when it is parsed from JSON.
+def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> dict[str, str]:
+    """Removes each default that its own type would refuse or change when it is parsed from JSON. Returns the defaults
+    that the schema does not have.
 
     The engine fills in a schema's defaults as if the model had sent them. A removed default stays the function's own.
     """
+    own: dict[str, str] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if name in properties and "default" in properties[name]:
             try:
-                fits = TypeAdapter(hints[name]).validate_python(properties[name]["default"]) == parameter.default
+                fits = _validated(TypeAdapter(hints[name]), properties[name]["default"]) == parameter.default
             except Exception:  # a validator of the author's, or a comparison, can raise anything
                 fits = False
             if not fits:
                 del properties[name]["default"]
+        if name in properties and "default" not in properties[name] and parameter.default is not parameter.empty:
+            own[name] = _stable_text(parameter.default)
+    return own
 
 
-# The keys of a type's core schema that its JSON Schema repeats exactly.
-_EXACT: dict[str, frozenset[str]] = {
-    "any": frozenset(),
-    "bool": frozenset(),
-    "default": frozenset({"schema", "default"}),
-    "definition-ref": frozenset({"schema_ref"}),
-    "definitions": frozenset({"schema", "definitions"}),
-    "dict": frozenset({"keys_schema", "values_schema"}),
-    "enum": frozenset({"cls", "members", "sub_type"}),
-    "float": frozenset({"ge", "gt", "le", "lt"}),
-    "int": frozenset({"ge", "gt", "le", "lt"}),
-    "list": frozenset({"items_schema", "min_length", "max_length"}),
-    "literal": frozenset({"expected"}),
-    "model": frozenset({"cls", "config", "custom_init", "root_model", "schema"}),
-    "model-field": frozenset({"schema", "validation_alias", "serialization_alias"}),
-    "model-fields": frozenset({"computed_fields", "fields", "model_name"}),
-    "none": frozenset(),
-    "nullable": frozenset({"schema"}),
-    "str": frozenset({"max_length", "min_length", "pattern"}),
-    "union": frozenset({"choices"}),
-}
-_DIFFERENT = re.compile(r"\\[BDPSWbpsux]|\(\?")
-"""Constructs with which a pattern of pydantic refuses more than the same pattern in a schema, where `\\d` is ASCII."""
-_NO_CHECK = frozenset({"type", "ref", "metadata", "serialization"})
-_WORDS = frozenset({"description", "examples", "title"})
-_BASES = frozenset(BaseModel.__mro__)
-_JSON_VALUE = "pydantic.types.JsonValue:"
-
-
-def _checks_more(part: Any) -> bool:
-    if isinstance(part, list | tuple):
-        return any(map(_checks_more, part))
-    if not isinstance(part, dict) or str(part.get("ref", "")).startswith(_JSON_VALUE):
-        return False
-    kind = str(part.get("type"))
-    if part.keys() - _NO_CHECK - _EXACT.get(kind, frozenset()) or kind not in _EXACT:
-        return True
-    if _has_own_schema(part) or (kind == "model" and (part.get("custom_init") or part.get("root_model"))):
-        return True
-    if kind == "str" and _DIFFERENT.search(str(part.get("pattern", ""))):
-        return True
-    if kind == "dict" and part.get("keys_schema") not in (None, {"type": "str"}):
-        return True
-    fields = part.get("fields", {}).values()
-    inner = (part.get(name) for name in ("schema", "definitions", "items_schema", "values_schema", "choices"))
-    return any(map(_checks_more, (*inner, *fields)))
-
-
-def _has_own_schema(part: Mapping[str, Any]) -> bool:
-    """Returns whether the JSON Schema of a type may be another one than that of its kind."""
-    kind, model, metadata = part["type"], part.get("cls"), part.get("metadata", {})
-    if kind == "model" and model is not None:
-        own_schema = any(
-            "__get_pydantic_json_schema__" in each.__dict__ for each in model.__mro__ if each not in _BASES
-        )
-        return own_schema or bool(model.model_config.keys() - {"extra", "frozen", "title"})
-    other = metadata.keys() - {"pydantic_js_functions", "pydantic_js_updates", "pydantic_internal_union_tag_key"}
-    functions = metadata.get("pydantic_js_functions") if kind != "enum" else None
-    return bool(other or functions or metadata.get("pydantic_js_updates", {}).keys() - _WORDS)
+def _stable_text(value: object) -> str:
+    """Returns a text for a default, without the order of sets and the addresses of objects, which each process has
+    for itself."""
+    name = type(value).__qualname__
+    if is_dataclass(value) and not isinstance(value, type):
+        return f"{name}({_stable_text({each.name: getattr(value, each.name) for each in fields(value)})})"
+    if isinstance(value, BaseModel):
+        return f"{name}({_stable_text(dict(value))})"
+    if isinstance(value, Mapping):
+        return f"{name}({sorted((_stable_text(key), _stable_text(each)) for key, each in value.items())})"
+    if isinstance(value, list | tuple):
+        return f"{name}({list(map(_stable_text, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{name}({sorted(map(_stable_text, value))})"
+    try:
+        return _ADDRESS.sub("", repr(value))
+    except Exception:  # an author's class can raise anything
+        return name

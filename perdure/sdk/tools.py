@@ -150,7 +150,7 @@ class Tool:
 
         Raises: ArgumentsRefused; ToolUnavailable.
         """
-        if not self.parameters.checks_more:
+        if not self.card.checks:
             return self.parameters.bind(args)
         seconds = min(MAX_CHECK_SECONDS, self.card.timeout_seconds / 2)
         try:
@@ -258,7 +258,10 @@ class _ToolOptions:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        digest = digest_of({**unversioned.model_dump(mode="json"), "version": self.version})
+        digested = {**unversioned.model_dump(mode="json"), "version": self.version}
+        if parameters.own_defaults:  # without any, the version is that of before they were covered
+            digested["own_defaults"] = dict(parameters.own_defaults)
+        digest = digest_of(digested)
         # Whether its types check more does not change the tool: approvals from before this was known stay valid.
         card = unversioned.model_copy(update={"version": digest, "checks": parameters.checks_more})
         return Tool(card, function, parameters, preview)

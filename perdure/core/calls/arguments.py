@@ -11,7 +11,6 @@ Invariants:
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,17 +21,15 @@ from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_schemas import replaced_properties
-from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text, with_defaults
-from perdure.core.text import is_clean
+from perdure.core.calls.defaults import with_defaults
+from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
+from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
 
 MAX_ARGUMENTS_CHARACTERS = 262_144
 """Longer argument texts are rejected unread."""
 MAX_REPAIR_CHARACTERS = 8_192
 """Longer invalid texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500
 characters)."""
-MAX_DEPTH = 32
-_MAX_DIGITS = 300
-"""An integer beyond the range of a float is not a useful argument."""
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 MAX_REPLAYED_CHARACTERS = 8_192
 """Maximum length of rejected arguments that are shown to the model again."""
@@ -55,10 +52,6 @@ class ParsedArguments:
     repaired: bool = False
     schema_errors: tuple[SchemaError, ...] = ()
     """The fields that violate the schema."""
-
-
-class InvalidArguments(Exception):
-    """The value is not a set of arguments, or jsonb would not return it unchanged."""
 
 
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
@@ -203,42 +196,6 @@ def _is_complete(text: str) -> bool:
             depth -= 1
             closed = depth <= 0
     return closed and '"' not in outside
-
-
-def jsonb_form(value: object, depth: int = MAX_DEPTH) -> JsonValue:
-    """Returns `value` as jsonb would return it.
-
-    Raises: InvalidArguments.
-    """
-    if depth == 0 and isinstance(value, list | dict):
-        raise InvalidArguments(f"they are nested deeper than {MAX_DEPTH} levels")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        if not is_clean(value):
-            raise InvalidArguments("a string contains a NUL character or a lone surrogate")
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidArguments("a number is too large")
-        if not value.is_integer():
-            return value
-        value = int(value)
-    if isinstance(value, int):
-        if abs(value) >= 10**_MAX_DIGITS:
-            raise InvalidArguments("a number is too large")
-        return value
-    if isinstance(value, list):
-        return [jsonb_form(item, depth - 1) for item in value]
-    if isinstance(value, dict):
-        return {_name(key): jsonb_form(item, depth - 1) for key, item in value.items()}
-    raise InvalidArguments(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def _name(key: object) -> str:
-    if not isinstance(key, str) or not is_clean(key):
-        raise InvalidArguments("a name contains a NUL character or a lone surrogate")
-    return key
 
 
 def _invalid_arguments(fault: str) -> ParsedArguments:

@@ -31,7 +31,7 @@ from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
 from perdure.core.approvals.gates import pause_kind
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
-from perdure.core.calls.arguments import InvalidArguments, jsonb_form
+from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put

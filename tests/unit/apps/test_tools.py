@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from perdure.contracts.calls import EffectClass
+from perdure.contracts.values import digest_of
 from perdure.core.text import is_clean
 from perdure.sdk import threads
 from perdure.sdk.context import UndeclaredSecret
@@ -249,6 +250,49 @@ def test_the_version_follows_every_part_of_the_card_and_the_authors_own() -> Non
     assert len({card.version for card in cards}) == len(changes)
     assert tool(effect="opaque")(look_up.function).card == cards[0]
     assert "max_answer_bytes" not in cards[0].model_dump(mode="json") and cards[-1].max_answer_bytes == 1_048_576
+
+
+class Words(BaseModel):
+    words: set[str] = set()
+
+
+class Unseen:
+    """An object whose text names its address."""
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "same", "other"),
+    [
+        (Annotated[str, AfterValidator(str.upper)], "a", "a", "b"),
+        (Annotated[str, AfterValidator(str.upper)], "a", "a", 1),
+        (Annotated[set[str], AfterValidator(len)], set("abcdefgh"), set("hgfedcba"), set("abc")),
+        (Annotated[Words, AfterValidator(repr)], Words(words=set("abcd")), Words(words=set("dcba")), Words()),
+        (Annotated[Any, AfterValidator(repr)], {"a": [1], "b": 2}, {"b": 2, "a": [1]}, {"a": [2], "b": 2}),
+        (Any, Unseen(), Unseen(), object()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Default value")
+def test_the_version_covers_defaults_that_the_schema_cannot_have(
+    hint: Any, default: Any, same: Any, other: Any
+) -> None:
+    cards = []
+    for each in (default, same, other):
+
+        def look(value: Any = each) -> None:
+            """Look."""
+
+        look.__annotations__ = {"value": hint}
+        cards.append(tool(effect="read")(look).card)
+    assert all("default" not in each.parameters["properties"]["value"] for each in cards)  # type: ignore[index, call-overload, operator]
+    assert cards[0].version == cards[1].version != cards[2].version
+
+
+def test_the_version_of_a_tool_whose_schema_has_its_defaults_is_that_of_its_card() -> None:
+    def look(one: int = 1, other: str | None = None) -> None:
+        """Look."""
+
+    card = tool(effect="read", version="2")(look).card
+    assert card.version == digest_of({**card.model_dump(mode="json"), "version": "2"})
 
 
 async def _described() -> None:

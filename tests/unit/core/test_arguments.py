@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from perdure.contracts.values import digest_of
 from perdure.core.calls import arguments
 from perdure.core.calls.arguments import (
-    MAX_DEPTH,
     MAX_REPAIR_CHARACTERS,
     MAX_REPLAYED_CHARACTERS,
     check_arguments,
     extract_groups,
+    freeze_arguments,
     parse_arguments,
     read_object,
     replayed_arguments,
 )
+from perdure.core.calls.jsonb import MAX_DEPTH
 from perdure.core.json_schema import schema_fault
 from perdure.graph.topologies.skill_pipeline.nodes import SKILL_PATTERN
 from tests.json_values import JSON
@@ -173,3 +174,38 @@ def test_marks_are_found_in_order_each_once(pattern: str, text: str, found: tupl
 def test_however_many_marks_there_are_a_history_stays_small(marks: list[str]) -> None:
     found = extract_groups(SKILL_PATTERN, " ".join(f"SKILL_SELECT:{mark}" for mark in marks))
     assert found == tuple(dict.fromkeys(marks))[: arguments.MAX_GROUPS]
+
+
+DEFAULTS = JSON | st.floats() | st.text(max_size=3) | st.sampled_from([{}, [{}], 1.0, -0.0, 1e23, "\0", 10**400])
+SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    st.fixed_dictionaries({}, optional={"default": DEFAULTS, "type": st.sampled_from(["string", "number", "object"])}),
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "default": DEFAULTS,
+            "properties": st.dictionaries(st.sampled_from("xyz\0"), inner, max_size=3),
+            "anyOf": inner.map(lambda each: [each, {"type": "null"}]),
+            "allOf": st.lists(inner, min_size=1, max_size=2),
+            "items": inner,
+            "prefixItems": st.lists(inner, min_size=1, max_size=2),
+            "additionalProperties": inner,
+            "maxProperties": st.integers(0, 2),
+            "dependentRequired": st.just({"x": ["y"]}),
+            "$ref": st.just("#/properties/x"),
+        },
+    ),
+    max_leaves=8,
+)
+VALUES = st.recursive(
+    st.sampled_from([1, "s", None]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),
+)
+
+
+@given(schema=SCHEMAS, args=st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3))
+def test_what_is_frozen_stays_the_same_when_it_is_frozen_again(schema: dict[str, Any], args: dict[str, Any]) -> None:
+    frozen = freeze_arguments(args, schema)
+    if frozen.fault is None:
+        assert frozen.digest == digest_of(frozen.args) and schema_fault(frozen.args, schema) is None
+        again = freeze_arguments(json.loads(json.dumps(frozen.args)), schema)
+        assert (again.fault, again.args, again.digest) == (None, frozen.args, frozen.digest)

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from syrupy.assertion import SnapshotAssertion
 
 from perdure.core.calls.arguments import parse_arguments
+from perdure.core.calls.defaults import with_defaults
 from perdure.core.json_schema import (
     PATTERN_SECONDS,
     answer_fault,
@@ -19,7 +20,6 @@ from perdure.core.json_schema import (
     mistakes_in_schema,
     outline_schema,
     schema_fault,
-    with_defaults,
 )
 
 SOAK = pytest.mark.soak
@@ -266,6 +266,7 @@ def test_a_mistake_in_a_schema_is_named_with_its_place(schema: Schema, places: l
     assert [place for place, _ in mistakes_in_schema(schema)] == places
 
 
+NAN = float("nan")
 DEFS: dict[str, JsonValue] = {"q": {"default": 2}}
 PLACE: Schema = {"type": "object", "properties": {"town": {"default": "Ulm"}, "zip": {"type": "string"}}}
 DEFS["p"] = PLACE
@@ -283,6 +284,28 @@ DEFS["p"] = PLACE
      {"p": {"town": "Ulm"}, "q": 2}),
     ({**of(a={"default": 1}, b={}), "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"b": 3}, {"b": 3}),
     ({"$ref": "#", **of(a={"default": 1}), "maxProperties": 0}, {}, {}),
+    (of(p={"anyOf": [PLACE, {"type": "null"}]}, q={"oneOf": [PLACE, {"type": "string"}]}), {"p": {}, "q": {}},
+     {"p": {"town": "Ulm"}, "q": {}}),
+    (of(p={"anyOf": [PLACE, {"type": "null"}]}), {"p": None}, {"p": None}),
+    (of(p={"allOf": [PLACE, of(town={"default": "Bonn"}, n={"default": 1})]}), {"p": {}},
+     {"p": {"town": "Ulm", "n": 1}}),
+    ({**of(p={"additionalProperties": PLACE, "properties": {"q": {}}}), "additionalProperties": {"$ref": "#/$defs/p"},
+      "$defs": DEFS}, {"p": {"a": {}, "q": {}}, "r": {}}, {"p": {"a": {"town": "Ulm"}, "q": {}}, "r": {"town": "Ulm"}}),
+    (of(p={"prefixItems": [{}, PLACE], "items": of(n={"default": 1})}), {"p": [{}, {}, {}]},
+     {"p": [{}, {"town": "Ulm"}, {"n": 1}]}),
+    ({"$schema": DRAFT_7, **of(p={"items": [PLACE], "additionalItems": of(n={"default": 1})})}, {"p": [{}, {}]},
+     {"p": [{"town": "Ulm"}, {"n": 1}]}),
+    (of(p={**PLACE, "default": {}}, ps={"default": [{}], "items": PLACE}), {},
+     {"p": {"town": "Ulm"}, "ps": [{"town": "Ulm"}]}),
+    ({**of(n={"default": 1}, a={"default": {}, "$ref": "#"})}, {}, {"n": 1, "a": {}}),
+    ({**of(a={"default": 1}, b={"default": 1}), "dependentRequired": {"a": ["b"]}, "not": {"required": ["c"]}}, {},
+     {"a": 1, "b": 1}),
+    ({**of(a={"default": 1}, b={"default": 1}, c={"default": 1}), "dependentRequired": {"a": ["b"]},
+      "not": {"required": ["c"]}}, {}, {"a": 1, "b": 1}),
+    (of(a={"default": 1.0}, b={"default": -0.0}, c={"default": "\0"}, d={"default": NAN}, e={"default": 1e300}),
+     {}, {"a": 1, "b": 0}),
+    (of(ps={"items": of(n={"default": 1})}), {"ps": [{}] * 100}, {"ps": [{"n": 1}] * 100}),
+    (of(ps={"items": of(n={"default": 1})}), {"ps": [{}] * 101}, {"ps": [{}] * 101}),
 ])  # fmt: skip
 def test_defaults_are_filled_in_where_they_fit(schema: Schema, args: Schema, filled: Schema) -> None:
     before = deepcopy(args)

@@ -13,7 +13,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpServer, McpToolListing
 from perdure.contracts.values import canonical_json, digest_of, sha256_hex
 from perdure.core.agents.mcp_tools import ToolTreatment, toolset_of, treatment_of
-from perdure.core.calls.arguments import InvalidArguments, jsonb_form
+from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
 from perdure.core.json_schema import mistakes_in_schema
 from perdure.core.text import clean
 
