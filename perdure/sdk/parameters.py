@@ -149,9 +149,6 @@ class Parameters:
                 Field(... if required else parameter.default, alias=parameter.name),
             )
         model = _arguments_model(name, hinted)
-        impossible = impossible_values(model.__pydantic_core_schema__)
-        if impossible:
-            raise ToolDefinitionError(f"tool {name}: {impossible}")
         schema, removed = _arguments_schema(name, model)
         own_defaults = _remove_unfit_defaults(function, hints, schema["properties"])
         if removed:
@@ -215,10 +212,12 @@ def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         # the last argument, models within this one would keep their validators.
         steps_aside = _without_steps(model.__pydantic_core_schema__)
         model.__pydantic_validator__ = SchemaValidator(steps_aside, _use_prebuilt=False)
-        return model
     except (PydanticUserError, SchemaError) as error:  # a bound or a pattern that cannot be used is a SchemaError
         reason = str(error).splitlines()[0 if isinstance(error, PydanticUserError) else -1].strip()
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
+    if impossible := impossible_values(model.__pydantic_core_schema__):
+        raise ToolDefinitionError(f"tool {name}: {impossible}")
+    return model
 
 
 def _without_steps(part: Any) -> Any:
