@@ -163,9 +163,9 @@ async def _leg(played: Played, entry: str, step: int) -> None:
 
 
 def roles(played: Played) -> list[str]:
-    """The roles of the turn's messages, with the calls that they make or answer."""
+    """The roles of the turn's messages, with the calls that they make or answer and the skill that they bring."""
     return [
-        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}"
+        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}{message.skill_id}"
         for message in played.messages
     ]
 

@@ -14,7 +14,6 @@ from perdure.contracts.values import canonical_json
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
-Behaviour = Callable[[State], Patch]
 Rows = Mapping[str, Sequence[Patch | Exception]]
 
 
@@ -56,10 +55,6 @@ class Script:
             raise said
         return said
 
-    def unread(self) -> list[str]:
-        """The nodes whose script was not used up: a row that says more than happened is a wrong row."""
-        return [node for node, row in self.rows.items() if self.visits.get(node, 0) < len(row)]
-
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPorts(Ports):
@@ -92,16 +87,9 @@ def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[Non
     return made
 
 
-def nothing(state: State) -> Patch:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """A node with some behavior of its own, which the script's patch overrides."""
-
     id: str
-    behaviour: Behaviour = nothing
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """The scripted patch of this visit; the given state is not changed."""
@@ -109,17 +97,10 @@ class StandIn:
         assert str(state["current_node"]).rpartition("/")[2] == self.id, "the state says where the run is"
         before = canonical_json(dict(state))
         await ports.pace(self.id)
-        patch = {**self.behaviour(state), **ports.script.next(self.id)}
+        patch = ports.script.next(self.id)
         assert canonical_json(dict(state)) == before, f"the state changed under {self.id}"
         return patch
 
 
-def stand_ins(ids: Sequence[str], **behaviours: Behaviour) -> dict[str, Node]:
-    assert set(behaviours) <= set(ids)
-    return {node: StandIn(node, behaviours.get(node, nothing)) for node in ids}
-
-
-def count(state: State, name: str) -> int:
-    value = state[name]
-    assert isinstance(value, int)
-    return value
+def stand_ins(ids: Sequence[str]) -> dict[str, Node]:
+    return {node: StandIn(node) for node in ids}

@@ -9,7 +9,7 @@ from perdure.contracts.turns import Limits
 from perdure.core.agents.rules import PLATFORM_RULES
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Says
-from tests.topologies.played import LOOK, Call, Played, V, Way, decided, each_way, play, ran, settled
+from tests.topologies.played import LOOK, Call, Played, V, Way, decided, each_way, play, ran, roles, settled
 
 START = "system_prompt_node memory_node resume_guard"
 FINISH = "skill_select_node approval_node synthesis_llm_call output_format"
@@ -33,16 +33,6 @@ async def checked(*script: Says, **given: object) -> Played:
     return await play(*script, **{"rules": (SEEN,), **given})
 
 
-def told(played: Played) -> list[str]:
-    """The turn's messages: role, and the call that it makes or answers. A cold resume knows those from before the pause
-    by their ids; what they are is looked up where they were made."""
-    made = {each.id: each for each in played.turn.made}
-    return [
-        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}{message.skill_id}"
-        for message in (made.get(each.id, each) for each in played.messages)
-    ]
-
-
 def notes(played: Played) -> list[str]:
     return [message.text for message in played.messages if message.role.value == "system"]
 
@@ -51,7 +41,7 @@ async def test_a_checkpoint_pauses_with_the_round_answered_and_skips_everything_
     played = await checked(Says("", (SHOUT, LOOK)), Says("done"))
     assert played.traces() == [f"{START} initial_llm_call tool_node output_format"]
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c1.0"])
-    assert told(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"], "every call has its answer"
+    assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"], "every call has its answer"
     assert (played.state["hitl_required"], played.state["hitl_checkpoint_type"]) == (True, "before_sending")
     stored = [{"id": message.id, "role": message.role.value} for message in played.messages]
     assert played.run.snapshot["messages"] == stored
@@ -66,7 +56,7 @@ async def test_an_approved_checkpoint_continues_with_the_model_that_asked_and_is
     assert await decided(played, "c1.0", V.APPROVED, "fine", way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard initial_llm_call {FINISH}")
     assert ran(played.turn) == ["t1.0"], "the call ran once"
-    assert told(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
+    assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
     assert played.fires() == ["desk/plan:seen"]
     assert played.state["hitl_required"] is False
 
@@ -76,7 +66,7 @@ async def test_an_approved_checkpoint_continues_with_the_model_that_asked_and_is
 async def test_the_model_receives_a_rejected_checkpoint_with_its_reason(way: Way, state: V) -> None:
     played = await checked(SHOUTS, Says("I was told no"))
     assert await decided(played, "c1.0", state, "too loud", way=way) is Outcome.COMPLETED
-    assert told(played) == ["user", "assistantt1.0", "toolt1.0", "system", "assistant"]
+    assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "system", "assistant"]
     assert "too loud" in notes(played)[0]
     assert ran(played.turn) == ["t1.0"]
 
@@ -87,7 +77,7 @@ async def test_an_edited_checkpoint_makes_the_call_again_once_as_a_call_of_its_o
     assert await decided(played, "c1.0", V.EDITED, args={"text": "b"}, way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard tool_node initial_llm_call {FINISH}")
     assert played.turn.ran == [("t1.0", {"text": "a"}), ("t1.1", {"what": "x"}), ("c1.0", {"text": "b"})]
-    assert told(played)[4:] == ["assistantc1.0", "toolc1.0", "assistant"]
+    assert roles(played)[4:] == ["assistantc1.0", "toolc1.0", "assistant"]
     assert played.fires() == ["desk/plan:seen"], "what a reviewer made is not put before a reviewer again"
 
 
@@ -100,7 +90,7 @@ async def test_checkpoints_wait_for_all_and_are_passed_once_though_an_edited_cal
     assert await decided(played, "c1.1", V.EDITED, args={"text": "b"}, way=way) is Outcome.AWAITING
     assert played.asked_for() == ["|c1.0"]
     assert await settled(played, "c1.0", happened=True, way=way) is Outcome.COMPLETED
-    assert told(played)[5:] == ["system", "assistantc1.0", "assistantc1.1", "toolc1.0", "toolc1.1", "assistant"]
+    assert roles(played)[5:] == ["system", "assistantc1.0", "assistantc1.1", "toolc1.0", "toolc1.1", "assistant"]
     assert ran(played.turn) == ["t1.0", "t1.1", "t1.2", "c1.0", "c1.1"], "each ran once"
 
 
@@ -111,7 +101,7 @@ async def test_the_synthesis_continues_there_with_its_skill(way: Way, asks: Says
     assert played.asked_for() == [call_id]
     assert await decided(played, call_id, V.APPROVED, way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith(f"resume_guard {first}synthesis_llm_call output_format")
-    assert told(played) == ["user", "assistant", "systemplan", "assistantt2.0", "toolt2.0", "assistant"]
+    assert roles(played) == ["user", "assistant", "systemplan", "assistantt2.0", "toolt2.0", "assistant"]
     assert [message.skill_id for message in played.turn.asks[-1].messages][2] == "plan"
 
 
@@ -191,7 +181,7 @@ async def test_a_forced_checkpoint_skips_the_synthesis_until_it_is_approved_and_
     assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c1"])
     assert await decided(played, "c1", V.APPROVED, way=way) is Outcome.COMPLETED
     assert played.traces()[-1].endswith("resume_guard synthesis_llm_call output_format")
-    assert told(played) == ["user", "assistant", "systemplan", "assistant"]
+    assert roles(played) == ["user", "assistant", "systemplan", "assistant"]
 
 
 @each_way

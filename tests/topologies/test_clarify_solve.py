@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +20,16 @@ from perdure.graph.spec import Outcome
 from perdure.graph.topologies.clarify_solve.planning import NO_ANSWER_IN_TIME, NO_QUESTION, STILL_OPEN
 from tests.doubles.fake_turn import USAGE, Args, FakeTurn, Refused, Says
 from tests.topologies.played import Played, _leg, again_from_the_store, begin
-from tests.topologies.specs.clarify_solve import CLASSIFY, DRAW, PLAN, RUN, SAY, VIZ
 from tests.topologies.test_skill_pipeline_nodes import fails
 
+INIT = "initialize_processing_state"
+CLASSIFY = f"{INIT} entry_classif_message_type"
+PLAN = "planning_transformation_node transformation_clarification_gate"
+RUN = "trigger_choregraph_run_node"
+VIZ = "viz_processing_branch viz_processing_branch/entry"
+DRAW = "viz_processing_branch/xml_generation viz_processing_branch/xml_validator"
+SAY = "feedback_node format_feedback"
+SHOW = f"asp_solving_node viz_building_node {SAY}"
 NAMES = ("profile", "check_plan", "run", "check_specification", "solve", "draw")
 CARDS = {name: PlanCard(name=name, effect=EffectClass.READ, needs_approval=False) for name in NAMES}
 COLUMNS = [
@@ -96,10 +105,12 @@ async def play(*script: Says, **given: Any) -> Played:
     return await begin(turn(*script, **given), "clarify_solve")
 
 
+def turn_with(tool: str, says: Any, *script: Says, **given: Any) -> FakeTurn:
+    return replace(turn(*script, **given), tools={**TOOLS, tool: lambda args: says})
+
+
 async def play_with(tool: str, says: Any, *script: Says, **given: Any) -> Played:
-    made = turn(*script, **given)
-    made.tools = {**made.tools, tool: lambda args: says}
-    return await begin(made, "clarify_solve")
+    return await begin(turn_with(tool, says, *script, **given), "clarify_solve")
 
 
 async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], **given: VerdictState) -> Outcome:
@@ -148,6 +159,24 @@ async def test_a_chart_is_planned_run_specified_solved_drawn_and_described() -> 
     assert played.output["suggestions"] == [{"kind": "text", "text": "another"}]
     assert stages(played) == ["classify", "plan", "specify", "marks", "feedback"]
     assert "f1" not in notes(played, 1), "where the table lies is no part of a prompt"
+
+
+SHORT: dict[str, Any] = {"words": {"shortcut": "#go", "upload": "#up"}}
+AT_ONCE = {
+    "a palette": (turn(kind("palette"), DONE), f"{CLASSIFY} {SAY}"),
+    "a question": (turn(kind("question"), DONE), f"{CLASSIFY} {SAY}"),
+    "no data": (turn_with("profile", {}, kind(), DONE), f"{CLASSIFY} {SAY}"),
+    "an upload": (turn(DONE, said="#up t.csv", **SHORT), f"{INIT} {SAY}"),
+    "an empty shortcut": (turn(DONE, said="#go", **SHORT), f"{INIT} expand_shortcut_node {SAY}"),
+    "a shortcut": (turn(DONE, said="#go <x/>", **SHORT), f"{INIT} expand_shortcut_node {SHOW}"),
+    "nothing to show": (turn(kind(), plan(shows=""), DONE), f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}"),
+}
+
+
+@pytest.mark.parametrize(("made", "trace"), AT_ONCE.values(), ids=list(AT_ONCE))
+async def test_a_request_that_needs_no_specification_takes_its_short_route(made: FakeTurn, trace: str) -> None:
+    played = await begin(deepcopy(made), "clarify_solve")
+    assert (sorted(played.traces()[0].split()), played.outcome()) == (sorted(trace.split()), Outcome.COMPLETED)
 
 
 async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -> None:

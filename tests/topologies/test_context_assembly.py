@@ -59,12 +59,15 @@ def broken(args: Args) -> JsonValue:
     raise Broken("out of order")
 
 
-async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
+def turn(made: FakeContext, *script: Says, **given: Any) -> FakeTurn:
     tools: dict[str, Callable[[Args], JsonValue]] = dict.fromkeys(CARDS, lambda args: {"done": True})
-    turn = FakeTurn(CARDS, tools, list(script or (Says("hello"),)), context=made, **given)
+    return FakeTurn(CARDS, tools, list(script or (Says("hello"),)), context=made, **given)
+
+
+async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
     made.turn_id = f"turn-{len({bundle.turn_id for bundle in made.bundles}) + 1}"
     made.given.clear()
-    return await begin(turn, "context_assembly")
+    return await begin(turn(made, *script, **given), "context_assembly")
 
 
 def stages(played: Played) -> list[dict[str, Any]]:

@@ -15,8 +15,13 @@ from perdure.contracts.turns import Limits, Usage
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, begin
-from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE, READ, WRITE
 
+BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
+ANSWER = "model_call_node result_handling_node decision_logic_node"
+FAILURE = "model_call_node error_router_node format_response_node"
+READ = "memory_read_node decision_logic_node long_term_memory_read_node decision_logic_node"
+WRITE = "memory_write_node decision_logic_node long_term_memory_write_node decision_logic_node"
+AWAY = Problem(code="activity_timeout", message="no")
 BOTH = (FactScope.CONVERSATION, FactScope.USER)
 STATED = "My name is Ann and I prefer short answers. Please answer in French."
 HOSTILE = (
@@ -59,7 +64,7 @@ async def test_a_successful_turn_runs_the_nodes_of_the_success_path() -> None:
 
 
 async def test_a_provider_error_takes_the_failure_path_after_one_call() -> None:
-    run = await played(Says(problem=Problem(code="activity_timeout", message="no")), facts=BOTH)
+    run = await played(Says(problem=AWAY), facts=BOTH)
     assert run.traces() == [f"{BEGIN} {READ} {FAILURE}"]
     assert len(run.turn.asks) == 1, "a failure is not tried again"
     assert (run.state["status"], run.state["error_type"]) == ("failed", "timeout")

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from perdure.core.events import traces
 from perdure.graph.registry import TOPOLOGIES
 from perdure.worker.telemetry import edges_of
-from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE
+from tests.topologies.test_decision_hub import ANSWER, BEGIN, FAILURE
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 

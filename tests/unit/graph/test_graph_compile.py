@@ -32,8 +32,10 @@ async def run(
     drawn: Topology, rows: Rows | None = None, pace: Pace = at_once, **start: Any
 ) -> tuple[Any, ScriptedPorts]:
     """Final state and ports of a fresh run."""
-    compiled, ports = compile_topology(drawn), scripted_ports(rows, pace)
-    return await compiled.run(drawn.state.initial(**start), FRESH, ports), ports
+    state, ports = drawn.state.initial(**start), scripted_ports(rows, pace)
+    final = await compile_topology(drawn).run(state, FRESH, ports)
+    assert state == drawn.state.initial(**start), "a run leaves its start as it was"
+    return final, ports
 
 
 def slow(*nodes: str) -> Pace:

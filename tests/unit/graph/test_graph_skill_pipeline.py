@@ -10,11 +10,11 @@ from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
 from perdure.contracts.messages import CallRef
 from perdure.contracts.turns import Limits
 from perdure.graph.nodes.run_tools import settle_round
+from perdure.graph.registry import spec as shipped
 from perdure.graph.spec import Outcome, Router
 from perdure.graph.topologies.skill_pipeline import spec
+from perdure.graph.topologies.skill_pipeline.nodes import NODES
 from perdure.graph.topologies.skill_pipeline.spec import STATE, skill_pipeline
-from tests.topologies.specs.skill_pipeline import IDS, topology
-from tests.topologies.stand_ins import stand_ins
 
 CALLS = [{"call_id": "t1.0"}]
 ERROR = {"code": "x", "message": "x"}
@@ -55,16 +55,15 @@ def test_the_state_starts_with_the_defaults_of_the_requirements() -> None:
 
 def test_the_engine_reads_a_gate_as_waiting_and_a_pending_run_as_running() -> None:
     statuses = ("pending", "running", "awaiting_hitl", "failed")
-    meant = {status: topology().outcome({"status": status}) for status in statuses}
+    meant = {status: shipped("skill_pipeline").outcome({"status": status}) for status in statuses}
     running = {"pending": Outcome.RUNNING, "running": Outcome.RUNNING}
     assert meant == {**running, "awaiting_hitl": Outcome.AWAITING, "failed": Outcome.FAILED}
 
 
-@pytest.mark.parametrize("missing", IDS)
+@pytest.mark.parametrize("missing", NODES)
 def test_the_topology_cannot_be_built_without_one_of_its_nodes(missing: str) -> None:
-    nodes = stand_ins([node for node in IDS if node != missing])
     with pytest.raises(KeyError, match=missing):
-        skill_pipeline(nodes)
+        skill_pipeline({name: node for name, node in NODES.items() if name != missing})
 
 
 RECENT = "recent_entity_context"
