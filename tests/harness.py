@@ -24,7 +24,7 @@ from perdure.contracts.calls import ModelCall, ModelCallRequest, ModelReply, Too
 from perdure.contracts.ids import approval_id, effect_key, model_call_id
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.skills import DataTable
-from perdure.contracts.turns import Kind, Limits, Routing, TurnAddress
+from perdure.contracts.turns import Finished, FinishRequest, Kind, Limits, Routing, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps, OnBusy
@@ -32,10 +32,12 @@ from perdure.local import DataParts
 from perdure.sdk.tools import Tool
 from perdure.store import agents as content
 from perdure.store.approvals.decisions import Decided, SubmittedDecision, decide
+from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import Database, new_id
 from perdure.store.delivery.outbox import Note
 from perdure.store.events.live import LiveTokens
-from perdure.store.turns.start import NewTurn, StartedTurn, start_turn
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import NewTurn, StartedTurn, request_stop, start_turn
 from perdure.store.valkey import Valkey
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.temporal.workflow_client import Notifier
@@ -74,6 +76,32 @@ class AppRecords:
             digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval)
             ask = SubmittedDecision.model_validate({"decision": decision, "digest": digest, **given})
             return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
+
+    async def settle(
+        self,
+        address: TurnAddress,
+        call_id: str = "t1.0",
+        outcome: str = "happened",
+        *,
+        by: str = "reviewer",
+        **said: str,
+    ) -> Note:
+        """State as that person what came of an effect whose outcome is unknown."""
+        person, key = self.people[by], effect_key(address.turn_id, call_id)
+        decider, comment = Decider(person.user_id, person.roles, person.name), said.get("comment", "I looked")
+        async with self.db.transaction(person.tenant_id) as tx:
+            return (await settle_by_person(tx, key, decider, outcome, comment))[1]
+
+    async def stop(self, turn_id: str) -> Note | None:
+        """Ask as the requester to stop the turn."""
+        async with self.db.transaction("local") as tx:
+            return (await request_stop(tx, turn_id, self.people["requester"].user_id))[2]
+
+    async def finish(
+        self, address: TurnAddress, status: TurnStatus = TurnStatus.STOPPED, **given: object
+    ) -> tuple[Finished, Note | None]:
+        async with self.db.transaction(address.tenant_id) as tx:
+            return await finish(tx, FinishRequest.model_validate({"address": address, "status": status, **given}))
 
     async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
         async with self.db.transaction(tenant) as tx:
@@ -168,6 +196,12 @@ class Harness(AppRecords):
         version = await self.version(agent_id)
         ask = OpenRequest(address=address, agent_id=agent_id, agent_version=version, gated=tuple(gated))
         return list((await self.activity(ApprovalActivities(self.deps).open, ask)).requests)
+
+    async def request_approval(self, **args: Any) -> tuple[TurnAddress, RequestRef]:
+        """A turn that waits before a call of `pay`."""
+        address = await self.plan(("pay", args))
+        (request,) = await self.open(address, "t1.0")
+        return address, request
 
     async def approved(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
         address = await self.plan(*calls, agent_id=agent_id, **given)

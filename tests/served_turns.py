@@ -14,11 +14,9 @@ from perdure.contracts.activities import WAKE
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import approval_id, effect_key, turn_workflow_id
 from perdure.contracts.turns import ENDED, Kind, Limits, Routing, TurnAddress, TurnStatus, WakeSignal
-from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps, OnBusy
-from perdure.store.calls.effects import settle_by_person
 from perdure.store.delivery.outbox import Note
-from perdure.store.turns.start import request_stop
 from perdure.worker.queues import workers_for
 from tests.doubles.message_script import Line
 from tests.eventually import until
@@ -109,16 +107,10 @@ class Served:
         await self._ring(note)
 
     async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
-        person = self.harness.people["reviewer"]
-        key, settler = effect_key(address.turn_id, call_id), Decider(person.user_id, person.roles, person.name)
-        async with self.harness.db.transaction("local") as tx:
-            _, note = await settle_by_person(tx, key, settler, outcome, "I looked")
-        await self._ring(note)
+        await self._ring(await self.harness.settle(address, call_id, outcome))
 
     async def stop(self, address: TurnAddress) -> None:
-        async with self.harness.db.transaction("local") as tx:
-            _, _, note = await request_stop(tx, address.turn_id, self.harness.people["requester"].user_id)
-        await self._ring(note)
+        await self._ring(await self.harness.stop(address.turn_id))
 
     async def _ring(self, note: Note | None) -> None:
         if note is not None:

@@ -1,4 +1,4 @@
-"""A small library of documents for tests: people of the desk who write, and another tenant with a person of its own."""
+"""A small library of documents for tests: people of the desk who write, and another tenant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.contracts.memory import Scope
 from perdure.core.memory.documents import Writer
-from perdure.store.database import Database, new_id
+from perdure.store.database import Database
 from perdure.store.memory import documents
 from perdure.store.memory import search as documents_reading
 from perdure.store.memory.documents import CONVENTIONS, Basis, Draft, WrittenVersion
@@ -35,16 +35,15 @@ class Library:
         scope: Scope = Scope.USER,
         document_type: str = "user_preference",
         conversation_id: str | None = None,
-        tenant: str = "local",
         entities: Sequence[str] = (),
     ) -> WrittenVersion:
         store = CONVENTIONS if scope is Scope.WORKSPACE else None
         draft = Draft(scope, path, document_type, path, content, store, conversation_id, entities)
-        async with self.db.transaction(tenant) as tx:
+        async with self.db.transaction("local") as tx:
             return await documents.create_document(tx, self.writer(by, agent=agent), draft, Basis("the person said so"))
 
-    async def read(self, document_id: str, by: str = "requester", tenant: str = "local") -> Document:
-        async with self.db.transaction(tenant) as tx:
+    async def read(self, document_id: str, by: str = "requester") -> Document:
+        async with self.db.transaction("local") as tx:
             return await documents_reading.get_document(tx, document_id, self.people[by].user_id)
 
     async def change(
@@ -56,18 +55,12 @@ class Library:
             sha256 = sha256 or made.sha256
             return await documents.update_document(tx, self.writer(by), found, sha256, content, Basis("seen"))
 
-    async def found(
-        self, text: str, by: str = "requester", conversation_id: str | None = None, tenant: str = "local", most: int = 6
-    ) -> list[str]:
-        async with self.db.transaction(tenant) as tx:
+    async def found(self, text: str, by: str = "requester", conversation_id: str | None = None) -> list[str]:
+        async with self.db.transaction("local") as tx:
             question = Question(text, self.people[by].user_id, conversation_id)
-            return [each.ref.path for each in await search(tx, question, most)]
+            return [each.ref.path for each in await search(tx, question, 6)]
 
 
-async def other_tenant(urls: Urls, db: Database, people: dict[str, Person]) -> None:
+async def other_tenant(urls: Urls) -> None:
     async with as_owner(urls.owner) as owner:
         await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", OTHER)
-    stranger = Person(OTHER, new_id(), "stranger", frozenset({"admin", "reviewer"}), "")
-    async with db.transaction(OTHER) as tx:
-        await tx.execute("INSERT INTO users (id, tenant_id, name) VALUES ($1, $2, 'stranger')", stranger.user_id, OTHER)
-    people["stranger"] = stranger

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.calls import CallState, ToolCall
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
@@ -29,7 +28,6 @@ from perdure.sdk.tools import Preview, ToolContext, ToolPreview
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import Decided
 from perdure.store.calls.effects import settle_by_person
-from perdure.store.turns.finish import finish
 from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, withdraw_agent
 from tests.integration.conftest import in_transaction
@@ -51,12 +49,6 @@ async def read_verdicts(harness: Harness, address: TurnAddress, *requests: Reque
     return [verdict.state for verdict in answer.verdicts]
 
 
-async def gated_call(harness: Harness, **args: Any) -> tuple[TurnAddress, RequestRef]:
-    address = await harness.plan(("pay", args))
-    (request,) = await harness.open(address, "t1.0")
-    return address, request
-
-
 @pytest.mark.parametrize("changed", [
     "nonce = 'other'",
     "tool_version = 'other'",
@@ -66,9 +58,9 @@ async def gated_call(harness: Harness, **args: Any) -> tuple[TurnAddress, Reques
     "",
 ])  # fmt: skip
 async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harness: Harness, changed: str) -> None:
-    address, request = await gated_call(harness, amount=1)
+    address, request = await harness.request_approval(amount=1)
     await harness.decide(request.request_id)
-    elsewhere, _ = await gated_call(harness)
+    elsewhere, _ = await harness.request_approval()
     assert await read_verdicts(harness, elsewhere, request) == [V.UNREADABLE], (
         "nor does it cover a call of another turn"
     )
@@ -81,7 +73,7 @@ async def test_a_record_changed_or_deleted_behind_the_reviewer_runs_nothing(harn
 
 
 async def test_an_edit_to_no_arguments_at_all_runs_with_the_defaults(harness: Harness) -> None:
-    address, request = await gated_call(harness, amount=100)
+    address, request = await harness.request_approval(amount=100)
     await harness.decide(request.request_id, Decision.EDIT, args={})
     outcome = await harness.run_tool(address)
     assert outcome.state is CallState.DONE, outcome.message
@@ -89,7 +81,7 @@ async def test_an_edit_to_no_arguments_at_all_runs_with_the_defaults(harness: Ha
 
 
 async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> None:
-    address, request = await gated_call(harness)
+    address, request = await harness.request_approval()
     await harness.decide(request.request_id, comment="fine by me, go ahead")
     call = await harness.tool_call(address, "t1.0")
     tools = dict(harness.deps.toolbox._tools)
@@ -116,7 +108,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
 
 async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
     """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
-    address, request = await gated_call(harness)
+    address, request = await harness.request_approval()
     await harness.decide(request.request_id)
     call = await harness.tool_call(address, "t1.0")
     with pytest.MonkeyPatch.context() as patch:
@@ -191,14 +183,6 @@ async def test_an_effect_is_settled_with_a_reason_and_not_before_its_deadline(po
     assert (await harness.call_row(address))["state"] == (await harness.approval_row(address))["status"] == "failed"
 
 
-async def test_of_many_simultaneous_settlements_one_is_stored(policies: Policies) -> None:
-    address = await unknown(policies, {}, "ann")
-    answers = await gathered(*(settles(policies, address, "ann", comment=f"looked {n}") for n in range(12)))
-    assert Counter(map(str, answers)) == {"done": 1, "already_settled": 11}
-    for once in ("messages WHERE role = 'tool'", "audit WHERE kind = 'effect.settled'"):
-        assert await policies.harness.value(f"SELECT count(*) FROM {once} AND turn_id = $1", address.turn_id) == 1
-
-
 async def test_only_reviewers_and_delegates_settle_and_the_record_names_the_delegator(policies: Policies) -> None:
     address, ann = await unknown(policies, {"reviewers": ["ann"]}, "ann"), policies.harness.people["ann"].user_id
     for by, code in (("carl", "not_a_reviewer"), ("dora", "role_required"), ("requester", "role_required")):
@@ -265,8 +249,7 @@ class Previews:
 
     async def request_approval(self, **args: object) -> tuple[TurnAddress, str]:
         """A call that waits, and its approval's id."""
-        address = await self.harness.plan(("pay", args))
-        (request,) = await self.harness.open(address, "t1.0")
+        address, request = await self.harness.request_approval(**args)
         return address, request.request_id
 
     async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
@@ -388,11 +371,7 @@ async def verdicts(harness: Harness, address: TurnAddress) -> None:
 @pytest.mark.sized
 async def test_a_racing_decision_and_end_of_the_turn_leave_one_result(harness: Harness) -> None:
     approvals = await open_requests(harness, sized(30, 8), 1)
-
-    async def ends(address: TurnAddress) -> None:
-        await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
-
-    ending = [ends(address) for address in approvals.values()]
+    ending = [harness.finish(address) for address in approvals.values()]
     answers = await gathered(*(harness.decide(approval) for approval in approvals), *ending)
     for (approval, address), answer in zip(approvals.items(), answers, strict=False):
         status = await harness.value("SELECT status FROM approvals WHERE id = $1", approval)
@@ -402,6 +381,6 @@ async def test_a_racing_decision_and_end_of_the_turn_leave_one_result(harness: H
         else:
             assert isinstance(answer, CallerError) and answer.code == "already_decided"
         assert (await harness.run_tool(address)).problem is not None
-    assert not [each for each in answers[len(approvals) :] if each is not None]
+    assert not [each for each in answers[len(approvals) :] if isinstance(each, BaseException)]
     turns = [address.turn_id for address in approvals.values()]
     assert await harness.value("SELECT count(*) FROM turns WHERE id = ANY($1) AND ended_at IS NULL", turns) == 0

@@ -29,7 +29,6 @@ from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.views import Filters
 from perdure.store.database import Database
 from perdure.store.turns import views as turn_views
-from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -312,8 +311,7 @@ async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(pol
     assert "wrong account" in outcome.message.text and "fine" not in outcome.message.text
     assert paid(policies, address) == 0
     stopped, other = await policies.request_approval("plain")
-    async with policies.harness.db.transaction("local") as tx:
-        await request_stop(tx, stopped.turn_id, policies.harness.people["requester"].user_id)
+    await policies.harness.stop(stopped.turn_id)
     assert await does(policies, withdraw, other, "requester", "not now") == "turn_stopped"
 
 

@@ -12,10 +12,9 @@ import pytest
 from pydantic import JsonValue
 from structlog.testing import capture_logs
 
-from perdure.contracts.approvals import RequestRef
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.audit import ExportedHead, FaultKind
@@ -24,7 +23,6 @@ from perdure.store.approvals import views
 from perdure.store.approvals.assignments import withdraw
 from perdure.store.audit import verify_chain
 from perdure.store.database import Connection, Database
-from perdure.store.turns.finish import finish
 from perdure.worker import audit_heads as heads_module
 from perdure.worker.audit_heads import HeadExport
 from tests.conftest import KEYRING, Urls, as_owner
@@ -93,14 +91,6 @@ async def test_transactions_that_lock_in_different_orders_never_deadlock(harness
     assert (await verify_chain(harness.db, "local", KEYRING)).ok
 
 
-async def test_each_tenant_has_its_own_chain(db: Database, urls: Urls) -> None:
-    tenants = [await new_tenant(urls.owner, f"own-{number}") for number in range(3)]
-    await asyncio.gather(*(write_audit_rows(db, tenant, 30, at_once=3) for tenant in tenants))
-    for tenant in tenants:
-        report = await verify_chain(db, tenant, KEYRING)
-        assert (report.ok, report.rows, report.head.seq) == (True, 30, 30)
-
-
 async def test_nothing_is_audited_without_a_key(urls: Urls) -> None:
     keyless = await Database.connect(urls.app, max_connections=1)
     with pytest.raises(InvariantBroken) as refused:
@@ -135,15 +125,6 @@ async def test_no_role_can_change_audit_rows(harness: Harness, relay: Database, 
         if not statement.startswith("UPDATE audit_heads"):
             with pytest.raises(asyncpg.RaiseError):
                 await owner.execute(statement)
-
-
-async def test_only_the_relay_sees_the_heads_of_all_tenants(db: Database, relay: Database, urls: Urls) -> None:
-    tenant = await new_tenant(urls.owner, "seen")
-    await write_audit_rows(db, tenant, 1)
-    async with db.pool.acquire() as connection:
-        assert await connection.fetchval("SELECT count(*) FROM perdure.audit_heads") == 0
-    assert tenant in {row["tenant_id"] for row in (await relay.pool.fetch("SELECT tenant_id FROM perdure.audit_heads"))}
-    assert await relay.pool.fetchval("SELECT count(*) FROM perdure.audit_chain") == 0
 
 
 def lines(path: Path, tenant: str) -> list[dict[str, object]]:
@@ -234,8 +215,7 @@ async def exported(harness: Harness, turn_id: str) -> list[dict[str, Any]]:
 
 
 async def test_the_export_answers_who_asked_what_which_rule_who_decided_when_and_what_ran(harness: Harness) -> None:
-    address = await harness.plan(("pay", REFUND))
-    (request,) = await harness.open(address, "t1.0")
+    address, request = await harness.request_approval(**REFUND)
     await harness.decide(request.request_id, Decision.EDIT, args=EDITED, comment="seventy was too much")
     await harness.run_tool(address)
     rows = await exported(harness, address.turn_id)
@@ -277,7 +257,7 @@ async def test_the_export_covers_failed_calls_and_calls_without_an_approval(harn
 async def stopped(harness: Harness, address: TurnAddress, kind: str) -> str:
     """The audit rows of a call that ran when its turn was stopped."""
     await harness.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
-    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
+    await harness.finish(address)
     (row,) = [row for row in await exported(harness, address.turn_id) if row["kind"] == kind]
     return str(row["data"]["state"])
 
@@ -307,8 +287,7 @@ async def test_an_approvals_rows_are_its_own_and_those_of_the_call_that_it_cover
 
 
 async def test_a_long_history_is_shown_by_its_latest_rows(harness: Harness) -> None:
-    address = await harness.plan(("pay", {}))
-    (asked,) = await harness.open(address, "t1.0")
+    address, asked = await harness.request_approval()
     async with harness.db.transaction("local") as tx:
         for number in range(views.MAX_HISTORY_ENTRIES):
             told: dict[str, JsonValue] = {"number": number}
@@ -316,12 +295,6 @@ async def test_a_long_history_is_shown_by_its_latest_rows(harness: Harness) -> N
         history = (await views.get_approval(tx, asked.request_id, None))["history"]
     assert isinstance(history, list)
     assert [entry["data"]["number"] for entry in history] == [*range(views.MAX_HISTORY_ENTRIES)]
-
-
-async def request_approval(harness: Harness) -> tuple[TurnAddress, RequestRef]:
-    address = await harness.plan(("pay", {"amount": 7}))
-    (request,) = await harness.open(address, "t1.0")
-    return address, request
 
 
 async def doubted(harness: Harness) -> set[str | None]:
@@ -337,20 +310,10 @@ async def doubted(harness: Harness) -> set[str | None]:
     return set(subjects)
 
 
-async def test_given_rejected_and_pending_calls_are_no_fault(harness: Harness) -> None:
-    for decision in (Decision.APPROVE, Decision.EDIT, Decision.REJECT):
-        address, request = await request_approval(harness)
-        given: dict[str, Any] = {"args": {"amount": 3}} if decision is Decision.EDIT else {}
-        await harness.decide(request.request_id, decision, comment="because", **given)
-        await harness.run_tool(address)
-    await request_approval(harness)
-    assert await doubted(harness) == set()
-
-
 @pytest.mark.parametrize("before", ["nothing", "rejected", "withdrawn"])
 async def test_a_call_that_ran_by_a_forged_status_is_a_fault(harness: Harness, before: str) -> None:
     known = await doubted(harness)
-    address, request = await request_approval(harness)
+    address, request = await harness.request_approval(amount=7)
     if before == "rejected":
         await harness.decide(request.request_id, Decision.REJECT, comment="no")
     if before == "withdrawn":
@@ -370,7 +333,7 @@ async def test_a_call_that_ran_by_a_forged_status_is_a_fault(harness: Harness, b
 
 async def test_a_call_that_began_and_never_ended_is_a_fault(harness: Harness) -> None:
     known = await doubted(harness)
-    address, request = await request_approval(harness)
+    address, request = await harness.request_approval(amount=7)
     await harness.write(GIVE, request.request_id)
     begun = "UPDATE tool_calls SET state = 'reserved', first_sent_at = now() WHERE turn_id = $1"
     await harness.write(begun, address.turn_id)

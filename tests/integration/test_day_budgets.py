@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,15 +15,13 @@ from perdure.activities.providers.provider import Chunk, ProviderRequest, TextDe
 from perdure.contracts.agents import DayLimits, PublishedAgent
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import UpstreamUnavailable
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
-from perdure.core.budgets import DAY_TOKENS_SPENT, TENANT
+from perdure.core.budgets import DAY_COST_SPENT, DAY_TOKENS_SPENT, RESERVED_SECONDS, RESERVED_TRIES, TENANT
 from perdure.core.turns import Caps
 from perdure.store import budgets
 from perdure.store.budgets import day_limits_shown, set_day_limits
 from perdure.store.database import new_id
-from perdure.store.turns.finish import finish
-from perdure.store.turns.start import request_stop
 from tests.doubles.message_script import HOLDS_TOKENS, Line, MessageScriptModel
 from tests.doubles.target import app_agents
 from tests.eventually import until
@@ -57,8 +56,8 @@ async def begun(harness: Harness, agent_id: str, *lines: Line) -> ModelCall:
     return await harness.model_call(address, agent_id=agent_id)
 
 
-async def assert_refused(harness: Harness, call: ModelCall, code: str) -> None:
-    reply = await ask(harness, call)
+async def assert_refused(harness: Harness, call: ModelCall, code: str, attempt: int = 1) -> None:
+    reply = await ask(harness, call, attempt)
     assert reply.problem is not None and reply.problem.code == code
     assert harness.model.requests[f"{call.address.turn_id}.{call.call_id}"] == 0
 
@@ -117,14 +116,21 @@ async def test_a_call_reserves_its_maximum_while_it_runs_and_then_counts_its_usa
     assert await row(harness, agent_id) == (30, 10, 0, 0), "and counts no more"
 
 
-@pytest.mark.parametrize("limits", [{"max_tokens": HOLDS_TOKENS}, {"max_cost_microusd": 20}])
-async def test_a_running_calls_reservation_is_not_for_another(harness: Harness, limits: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    ("limits", "code"), [({"max_tokens": HOLDS_TOKENS}, DAY_TOKENS_SPENT), ({"max_cost_microusd": 20}, DAY_COST_SPENT)]
+)
+async def test_a_call_blocked_by_a_reservation_is_retried_and_finally_refused(
+    harness: Harness, limits: dict[str, int], code: str
+) -> None:
     agent_id = await limited_agent(harness, **limits)
     call, other = await begun(harness, agent_id, Line("yes", waits="looked")), await begun(harness, agent_id)
     async with running(harness, call) as first:
         with pytest.raises(ApplicationError) as refusal:
             await ask(harness, other)
-    assert refusal.value.type == "day_budget_reserved" and (await first).problem is None
+        assert refusal.value.type == "day_budget_reserved" and not refusal.value.non_retryable
+        assert refusal.value.next_retry_delay == timedelta(seconds=RESERVED_SECONDS)
+        await assert_refused(harness, other, code, RESERVED_TRIES)
+    assert (await first).problem is None
 
 
 async def test_a_spent_budget_refuses_the_call_and_its_claim_leaves_no_row(harness: Harness) -> None:
@@ -205,7 +211,7 @@ async def test_a_failed_call_reserves_nothing_while_it_waits_for_its_retry(harne
 async def test_a_stop_releases_the_reservation_of_its_call(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=1_000)
     call = await begun(harness, agent_id)
-    await in_transaction(harness.db, request_stop, call.address.turn_id, harness.people["requester"].user_id)
+    await harness.stop(call.address.turn_id)
     assert (await ask(harness, call)).problem is not None
     assert await row(harness, agent_id) == (0, 0, 0, 0)
 
@@ -230,7 +236,7 @@ async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_reserv
 
 async def end_turn(harness: Harness, address: TurnAddress, after_seconds: float = 0) -> None:
     await asyncio.sleep(after_seconds)
-    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.FAILED))
+    await harness.finish(address, TurnStatus.FAILED)
 
 
 @pytest.mark.sized

@@ -29,7 +29,7 @@ from perdure.local.data_dir import DataDir, load_credentials, open_home
 from perdure.local.output import Console
 from perdure.local.ports import HOST, PortFile, port_open
 from perdure.local.postgres import PostgresLaunch, ways_for_root
-from perdure.local.processes import alive, postgres_install
+from perdure.local.processes import postgres_install
 from perdure.local.services import DataParts
 from perdure.local.supervisor import Supervisor
 from tests.eventually import until
@@ -120,36 +120,6 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         client = await Client.connect(temporal)
         found = [run async for run in client.list_workflows("PerdureStatus = 'waiting'")]
         assert [(run.id, run.status) for run in found] == [("w", WorkflowExecutionStatus.COMPLETED)]
-
-
-async def test_a_kill_9_of_the_whole_process_tree_leaves_no_orphan_and_loses_no_commit(tmp_path: Path) -> None:
-    script = """
-import asyncio, json, sys, asyncpg
-from perdure.local import embedded
-async def main():
-    async with embedded(sys.argv[1]) as parts:
-        connection = await asyncpg.connect(parts.postgres.admin)
-        await connection.execute("create table if not exists kept (n int)")
-        await connection.execute("insert into kept values (1)")
-        print(json.dumps(dict(parts.pids())), flush=True)
-        await asyncio.sleep(600)
-asyncio.run(main())
-"""
-    for expected in (1, 2):
-        runner = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", script, str(tmp_path / "home"), cwd=ROOT, stdout=PIPE
-        )
-        assert runner.stdout is not None
-        pids: dict[str, int] = json.loads(await runner.stdout.readline())
-        runner.kill()
-        await runner.wait()
-        # The kernel ends the children with their supervisor: without any next start.
-        await until(lambda: not any(alive(pid) for pid in pids.values()))  # noqa: B023 (used at once)
-        async with embedded(tmp_path / "home", {"postgres"}) as parts:
-            assert parts.postgres is not None
-            connection = await asyncpg.connect(parts.postgres.admin)
-            assert await connection.fetchval("select count(*) from kept") == expected
-            await connection.close()
 
 
 async def test_a_folder_with_an_unusual_name_holds_all_data(tmp_path: Path) -> None:

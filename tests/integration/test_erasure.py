@@ -12,22 +12,20 @@ import httpx
 import pytest
 
 from perdure.contracts.errors import CallerError
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.store import audit
 from perdure.store.approvals.decisions import SubmittedDecision, decide
 from perdure.store.audit import verify_chain
-from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import Connection, new_id
 from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import Step, erase
-from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.message_script import Line
 from tests.harness import Harness, gathered
-from tests.integration.conftest import Api, in_transaction
+from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import code, conversation
 from tests.scale import sized
@@ -112,10 +110,6 @@ async def person(harness: Harness, name: str) -> Person:
     return made
 
 
-async def end(harness: Harness, address: TurnAddress) -> None:
-    await in_transaction(harness.db, finish, FinishRequest(address=address, status=TurnStatus.STOPPED))
-
-
 GUESSABLE = """
 SELECT (SELECT count(*) FROM turns t JOIN tool_calls k ON k.turn_id = t.id WHERE t.user_id = $1 AND k.digest <> '')
   + (SELECT count(*) FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1 AND a.nonce <> '')
@@ -185,7 +179,7 @@ async def own_turn(harness: Harness, by: str) -> TurnAddress:
     await harness.decide(paid.request_id, comment=f"{MARK} may have it")
     await harness.decide(posted.request_id, Decision.REJECT, comment=f"not this, {MARK}")
     await harness.run_tool(address)
-    await end(harness, address)
+    await harness.finish(address)
     await plant(harness, address)
     return address
 
@@ -206,9 +200,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     await harness.decide(third.request_id, Decision.EDIT, by=name, args=edited, comment=f"{MARK} knows better")
     await harness.run_tool(address, "t1.1")
     who = harness.people[name]
-    key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
-    async with harness.db.transaction("local") as tx:
-        await settle_by_person(tx, key, Decider(who.user_id, who.roles, name), "happened", f"{MARK} looked")
+    await harness.settle(address, "t1.1", by=name, comment=f"{MARK} looked")
     seats = (
         "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
         "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1"
@@ -218,14 +210,12 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
         of = {"actor": who.user_id, "turn_id": address.turn_id}
         await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
     await harness.write(ANSWERED, harness.people["reviewer"].user_id, name)
-    other = await harness.plan(("pay", {}))
-    (handed,) = await harness.open(other, "t1.0")
+    other, handed = await harness.request_approval()
     async with harness.db.transaction("local") as tx:
         reviewer = harness.people["reviewer"]
         by = {"actor": reviewer.user_id, "turn_id": other.turn_id}
         await audit.record(tx, "approval.fell_back", handed.request_id, {"fallback": name}, **by)
-    minted = await harness.plan(("pay", {}))
-    (asked,) = await harness.open(minted, "t1.0")
+    minted, asked = await harness.request_approval()
     made = Credential(SignInMethod.TOKEN, (harness.people["admin"].user_id, who.user_id), (who.user_id,))
     async with harness.db.transaction("local") as tx:  # by a user whose token and account the person created
         digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
@@ -233,7 +223,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
         ask = SubmittedDecision(decision=Decision.REJECT, digest=digest, comment="not now")
         await decide(tx, asked.request_id, decider, "reviewer", ask)
     for each in (minted, address, other):
-        await end(harness, each)
+        await harness.finish(each)
     return [address, other, minted]
 
 
@@ -299,22 +289,18 @@ async def test_no_user_is_erased_with_open_turns_a_decision_to_run_or_an_unsettl
     name = f"{MARK}3"
     await person(harness, name)
     own, _ = await harness.start(Line("hi"), by=name)
-    other = await harness.plan(("pay", {}))
-    (request,) = await harness.open(other, "t1.0")
+    other, request = await harness.request_approval()
     await harness.decide(request.request_id, by=name)
     for address in (own, other):
         code, http, turns = await erasure_refusal(harness, name)
         assert (code, http) == ("turns_open", 409) and address.turn_id in str(turns)
-        await end(harness, address)
+        await harness.finish(address)
     address = await harness.approved(("post", {"mode": "break"}), by=name)
     await harness.run_tool(address)
-    await end(harness, address)
+    await harness.finish(address)
     assert (await erasure_refusal(harness, name))[:2] == ("effects_unsettled", 409)
     assert await harness.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
-    key = await harness.value("SELECT key FROM tool_calls WHERE turn_id = $1", address.turn_id)
-    async with harness.db.transaction("local") as tx:
-        reviewer = harness.people["reviewer"]
-        await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "looked")
+    await harness.settle(address, comment="looked")
     await erase(harness.db, "local", name, harness.people["admin"].user_id)
 
 
@@ -335,7 +321,7 @@ async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(harnes
     if open_turns:
         assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
         for row in open_turns:
-            await end(harness, TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=str(row["id"])))
+            await harness.finish(TurnAddress(tenant_id="local", conversation_id=conversation, turn_id=str(row["id"])))
         await erase(harness.db, "local", name, admin_id)
     said = await harness.rows("SELECT content FROM messages WHERE conversation_id = $1", conversation)
     assert {row["content"] for row in said} <= {""}

@@ -17,7 +17,7 @@ from perdure.contracts.activities import OpenRequest, VerdictsRequest
 from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
 from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import MessageRef, Role
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.approvals.gates import refusal_text
 from perdure.core.audit import FaultKind, Keyring, Report
@@ -32,7 +32,6 @@ from perdure.store.audit import verify_chain
 from perdure.store.events.live import AppendResult
 from perdure.store.identity import erasure, users
 from perdure.store.identity.erasure import erase
-from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Urls, as_owner
 from tests.doubles.message_script import Line
 from tests.harness import Harness
@@ -40,7 +39,7 @@ from tests.integration.audit_tampering import exported_head
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies, publish_policies
 from tests.integration.test_approvals_votes import TOMORROW
-from tests.integration.test_erasure import admin, end, marked, neutral, person
+from tests.integration.test_erasure import admin, marked, neutral, person
 
 __all__ = ["admin"]
 MARK = "trillian"
@@ -107,7 +106,7 @@ async def voided(policies: Policies) -> None:
     await policies.republish({"named": POLICY, "plain": {"quorum": 2}})
     assert await ran(policies, address, "t1.0", "plain", old) == "denied"
     await policies.republish({"named": POLICY})
-    await end(harness, address)
+    await harness.finish(address)
 
 
 async def open_request(policies: Policies, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
@@ -127,7 +126,7 @@ async def paused_again(policies: Policies) -> TurnAddress:
     asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
     kept = snapshot(STATE, [asked, skill, note], complete=True)
     await open_request(policies, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
-    await end(harness, address)
+    await harness.finish(address)
     return address
 
 
@@ -140,9 +139,7 @@ async def not_raised(policies: Policies) -> TurnAddress:
     await harness.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
     asked = VerdictsRequest(address=address, requests=(request,))
     ending = raise_limits(STATE, await harness.activity(ApprovalActivities(harness.deps).read, asked))
-    async with harness.db.transaction("local") as tx:
-        over = {"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]}
-        await finish(tx, FinishRequest.model_validate(over))
+    await harness.finish(address, TurnStatus.LIMITED, problem=ending["error"])
     return address
 
 
@@ -165,7 +162,7 @@ async def handed_on(policies: Policies) -> None:
             answer = jsonable_encoder(await views.get_approval(tx, request.request_id, None))
             seen = {key: answer[key] for key in ("id", "reviewers", "fallback")}
             await tx.execute(ANSWERED, harness.people["reviewer"].user_id, seen)
-        await end(harness, address)
+        await harness.finish(address)
 
 
 async def answers(harness: Harness, turn: TurnAddress, call_id: str) -> list[str]:
@@ -189,7 +186,7 @@ async def test_no_message_in_the_turns_of_others_is_left(policies: Policies, adm
     paused, limited = await paused_again(policies), await not_raised(policies)
     await handed_on(policies)
     for turn in turns:
-        await end(harness, turn)
+        await harness.finish(turn)
     await policies.republish({})
     assert await said_in(admin, MARK) >= {
         *("approval_votes.record", "approvals.decision", "approvals.fallback_reviewer", "approvals.reviewers"),
@@ -224,7 +221,7 @@ async def test_an_interrupted_erasure_still_covers_the_turns_that_name_its_user(
     await harness.decide(request.request_id, by="ann")
     named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
     await harness.write(named, address.turn_id, name)
-    await end(harness, address)
+    await harness.finish(address)
     await policies.republish({})
     with monkeypatch.context() as patch:
         patch.setattr("perdure.store.identity.erasure.OTHER_USERS_STEPS", ())
@@ -246,7 +243,7 @@ async def erased(harness: Harness, name: str) -> tuple[str, int]:
     made = await person(harness, name)
     own = await harness.plan(("pay", {"amount": 5}), by=name)
     await harness.open(own, "t1.0")
-    await end(harness, own)
+    await harness.finish(own)
     await erase(harness.db, "local", name, harness.people["admin"].user_id)
     begun = "SELECT id FROM audit WHERE kind = 'user.erasure_begun' AND subject = $1"
     return made.user_id, await harness.value(begun, made.user_id)
@@ -258,11 +255,10 @@ async def verified(harness: Harness) -> Report:
 
 async def test_missing_bodies_of_a_turn_that_was_moved_to_an_erased_user_are_a_fault(harness: Harness) -> None:
     user_id, begun = await erased(harness, "victor")
-    victim = await harness.plan(("pay", {"amount": 1_000_000}))
-    (request,) = await harness.open(victim, "t1.0")
+    victim, request = await harness.request_approval(amount=1_000_000)
     await harness.decide(request.request_id, comment="I allow a million")
     await harness.run_tool(victim)
-    await end(harness, victim)
+    await harness.finish(victim)
     before = await verified(harness)
     assert before.ok and before.erased
     await harness.write("UPDATE turns SET user_id = $2 WHERE id = $1", victim.turn_id, user_id)
@@ -308,7 +304,7 @@ async def test_a_turn_during_its_users_erasure_is_counted(harness: Harness, monk
         await harness.write("UPDATE turns SET answer = 'late' WHERE id = $1", address.turn_id)
         async with harness.db.transaction("local") as tx:
             await audit.record(tx, "thing.done", address.turn_id, {"of": "it"}, actor=None, turn_id=address.turn_id)
-        await end(harness, address)
+        await harness.finish(address)
         late.append(address)
         await last(*given)
 
@@ -330,7 +326,7 @@ async def test_the_live_texts_of_an_erased_users_conversations_are_gone(harness:
     for name in ("quentin", "requester"):
         address, _ = await harness.start(Line("hello"), by=name)
         assert await live.append(address, "m1", epoch=1, sequence=0, text=f"hello {name}") is AppendResult.ACCEPTED
-        await end(harness, address)
+        await harness.finish(address)
         said[name] = address.conversation_id
     await erase(harness.db, "local", "quentin", harness.people["admin"].user_id, live)
     left = {name: (await live.tokens("local", said[name], "", "0-0")).entries for name in said}

@@ -12,12 +12,10 @@ from perdure.contracts.calls import CallState
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import PendingEvent
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import Finished, FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import OnBusy
-from perdure.store.delivery.outbox import Note
 from perdure.store.turns.finish import finish, finish_broken
-from perdure.store.turns.start import request_stop
 from perdure.store.turns.views import turn_segments
 from tests.doubles.fake_turn import NOW
 from tests.doubles.message_script import Line
@@ -29,16 +27,11 @@ from tests.scale import sized
 TRANSCRIPT = "SELECT * FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq"
 
 
-async def finish_turn(harness: Harness, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
-    ask = FinishRequest.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
-    return await in_transaction(harness.db, finish, ask)
-
-
 async def test_the_end_stores_status_and_answer_and_its_last_event_is_done(harness: Harness) -> None:
     address = await harness.plan()
     pending = (PendingEvent(kind="node_end", at=NOW, number=5, data={"node": "output_format"}),)
     said = await harness.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
-    finished, note = await finish_turn(harness, address, transcript=(str(said),), events=pending)
+    finished, note = await harness.finish(address, TurnStatus.COMPLETED, transcript=(str(said),), events=pending)
     assert (finished.status, finished.admitted_turn_id, note) == (TurnStatus.COMPLETED, None, None)
     (turn,) = await harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id)
     assert (turn["status"], turn["answer"], turn["waiting"]) == ("completed", "asking", None)
@@ -59,7 +52,7 @@ async def test_of_many_simultaneous_ends_of_a_turn_one_is_stored(harness: Harnes
     first, _ = await harness.start(Line("one"))
     second, _ = await harness.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
     statuses = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED] * 4
-    answers = await asyncio.gather(*(finish_turn(harness, first, status=status) for status in statuses))
+    answers = await asyncio.gather(*(harness.finish(first, status) for status in statuses))
     stands = await harness.value("SELECT status FROM turns WHERE id = $1", first.turn_id)
     assert {finished.status for finished, _ in answers} == {stands}
     admitted = [finished.admitted_turn_id for finished, _ in answers if finished.admitted_turn_id]
@@ -74,7 +67,7 @@ async def test_the_end_voids_open_requests_and_answers_each_pending_call(harness
     await harness.decide(told_no.request_id, Decision.REJECT, comment="not today")
     await harness.run_tool(address, "t1.3")
     await harness.decide(unheard.request_id, Decision.REJECT, comment="nor this")
-    await finish_turn(harness, address, status=TurnStatus.STOPPED)
+    await harness.finish(address)
     statuses = await harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert sorted(row["status"] for row in statuses) == ["cancelled", "cancelled", "rejected", "rejected"]
     cancelled = "SELECT subject FROM audit WHERE kind = 'approval.cancelled' AND turn_id = $1"
@@ -141,7 +134,7 @@ async def test_the_next_queued_turn_starts_after_every_message_of_the_end(harnes
     second, _ = await harness.start(Line("next"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
     assert await harness.kinds(second.turn_id) == ["queued"]
     await harness.run_tool(first, "t1.0")
-    await finish_turn(harness, first, status=TurnStatus.STOPPED)
+    await harness.finish(first)
     assert await harness.kinds(second.turn_id) == ["queued", "ready"]
     last = "SELECT turn_id::text, kind, data FROM events WHERE conversation_id = $1 ORDER BY seq DESC LIMIT 2"
     ready, done = await harness.rows(last, first.conversation_id)
@@ -179,7 +172,6 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
     """A reservation races with the end: the first commit decides. The first turn ends before its call begins and the
     last one after its effect, so that both cases occur."""
     turns = [await harness.approved(("pay", {"amount": n + 1})) for n in range(sized(40, 12))]
-    requester = harness.people["requester"].user_id
     chance = random.Random(5)
 
     async def ends(address: TurnAddress) -> None:
@@ -187,9 +179,9 @@ async def test_no_effect_follows_the_end_or_a_stop(harness: Harness, how: str) -
         if address is turns[-1]:
             await until(lambda: ("/pay", effect_key(address.turn_id, "t1.0")) in harness.world.effects)
         if how == "finish":
-            await finish_turn(harness, address, status=TurnStatus.STOPPED)
+            await harness.finish(address)
             return
-        await in_transaction(harness.db, request_stop, address.turn_id, requester)
+        await harness.stop(address.turn_id)
 
     await ends(turns[0])
     answers = await gathered(
@@ -227,7 +219,7 @@ async def titled(harness: Harness, status: TurnStatus, title: str = "", after: s
     await harness.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
     if after:
         await harness.write(set_title, conversation_id, after)
-    await in_transaction(harness.db, finish, FinishRequest(address=address, status=status))
+    await harness.finish(address, status)
     told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
     rows = await harness.rows(told, address.turn_id)
     assert (await harness.kinds(address.turn_id))[-1] == "done"

@@ -18,21 +18,16 @@ from temporalio.testing import ActivityEnvironment
 from perdure.activities import tools
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.activities.turns import TurnActivities
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
-from perdure.core.approvals.decisions import Decider
+from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import TOOL_ERRORS
-from perdure.core.egress import Outbound
 from perdure.egress import Transport
 from perdure.sdk.tools import ToolContext
 from perdure.store.calls import tool_calls
-from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import Connection, Database
-from perdure.store.turns.start import request_stop
 from tests.conftest import KEYRING, Urls
 from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
 from tests.doubles.target import app_agents
@@ -118,29 +113,20 @@ async def test_a_keyed_call_keeps_its_key_and_an_opaque_one_is_sent_once(
     assert keyed or (await harness.approval_row(address))["status"] == state.value
 
 
-@pytest.mark.parametrize("tool", ["shout", "post"])
-async def test_a_worker_that_dies_inside_an_opaque_call_leaves_it_to_a_person(harness: Harness, tool: str) -> None:
-    address = await (harness.approved if tool == "post" else harness.plan)((tool, {"mode": "wait"}))
-    await kill_while_sent(harness, address)
-    assert (await harness.call_row(address))["state"] == "reserved"
-    effects = len(harness.world.effects)
-    for attempt in (2, 3):
-        outcome = await harness.run_tool(address, attempt=attempt)
-        assert (outcome.state, outcome.message) == (S.OUTCOME_UNKNOWN, None)
-        assert (await harness.kinds(address.turn_id)).count("tool.error") == 1, "said once"
-    assert len(harness.world.effects) == effects, "never sent again"
-
-
 async def test_a_late_worker_that_knows_the_outcome_settles_an_effect_marked_unknown(harness: Harness) -> None:
     address = await harness.plan(("shout", {"mode": "wait"}))
     zombie = await frozen_inside(harness, address)
-    assert (await harness.run_tool(address, attempt=2)).state is S.OUTCOME_UNKNOWN
+    for attempt in (2, 3):
+        unknown = await harness.run_tool(address, attempt=attempt)
+        assert (unknown.state, unknown.message) == (S.OUTCOME_UNKNOWN, None)
+        assert (await harness.kinds(address.turn_id)).count("tool.error") == 1, "said once"
     harness.world.go_on.set()
     late = await zombie
     assert late.state is S.DONE
     row = await harness.call_row(address)
     assert (row["state"], row["lost_settles"]) == ("done", 0)
-    assert await harness.run_tool(address, attempt=3) == late
+    assert await harness.run_tool(address, attempt=4) == late
+    assert harness.world.effects.count(("/shout", f"{address.turn_id}/t1.0")) == 1, "never sent again"
 
 
 @pytest.mark.parametrize(("tool", "state"), [("look", S.FAILED), ("book", S.OUTCOME_UNKNOWN)])
@@ -160,11 +146,10 @@ async def test_a_call_that_lost_many_workers_is_not_run_again(harness: Harness, 
 @pytest.mark.parametrize(("tool", "epoch"), [("shout", 1), ("book", 2)])
 async def test_a_worker_that_wakes_after_a_settle_is_refused(harness: Harness, tool: str, epoch: int) -> None:
     address = await harness.plan((tool, {"mode": "wait"}))
-    key, reviewer = effect_key(address.turn_id, "t1.0"), harness.people["reviewer"]
+    key = effect_key(address.turn_id, "t1.0")
     zombie = await frozen_inside(harness, address)
     if (await harness.run_tool(address, attempt=2)).state is S.OUTCOME_UNKNOWN:
-        async with harness.db.transaction("local") as tx:
-            await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "seen")
+        await harness.settle(address, comment="seen")
     harness.world.go_on.set()
     (late,) = await gathered(zombie)
     assert isinstance(late, ApplicationError) and (late.type, late.non_retryable) == ("settle_refused", False)
@@ -266,8 +251,7 @@ async def test_a_sent_call_stays_open_to_settle_if_a_stop_meets_it(harness: Harn
     owned = tool_calls.still_owned
 
     async def stopped_first(tx: Connection, call: ToolCall, epoch: int) -> bool:
-        async with harness.db.transaction("local") as other:
-            await request_stop(other, address.turn_id, harness.people["requester"].user_id)
+        await harness.stop(address.turn_id)
         return await owned(tx, call, epoch)
 
     monkeypatch.setattr(tools, "FRESH_SECONDS", 0.0)
@@ -275,8 +259,7 @@ async def test_a_sent_call_stays_open_to_settle_if_a_stop_meets_it(harness: Harn
     await unsent(harness, address, 2)
     row = await harness.call_row(address)
     assert row["state"] == "reserved" and row["first_sent_at"] is not None
-    end = FinishRequest(address=address, status=TurnStatus.STOPPED)
-    await harness.activity(TurnActivities(harness.deps).finish, end)
+    await harness.finish(address)
     assert (await harness.call_row(address))["state"] == "outcome_unknown"
     assert harness.world.effects.count(("/book", effect_key(address.turn_id, "t1.0"))) == 1
 
@@ -426,8 +409,8 @@ FLOODS = {"announced": floods(announced=True), "endless": floods(), "bomb": says
 class At(httpx.AsyncBaseTransport):
     """The target of the agent `desk`, at a server of this machine."""
 
-    def __init__(self, made: Target, outbound: Outbound) -> None:
-        self._made, self._inner = made, Transport(outbound)
+    def __init__(self, made: Target) -> None:
+        self._made, self._inner = made, Transport(LOCAL_OUTBOUND)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.url = request.url.copy_with(host="127.0.0.1", port=self._made.port)
@@ -437,11 +420,9 @@ class At(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-async def run(
-    harness: Harness, address: TurnAddress, talk: Talk, outbound: Outbound = LOCAL_OUTBOUND
-) -> tuple[ToolOutcome, Target]:
+async def run(harness: Harness, address: TurnAddress, talk: Talk) -> tuple[ToolOutcome, Target]:
     with threaded(talk) as made:
-        async with httpx.AsyncClient(transport=At(made, outbound)) as http:
+        async with httpx.AsyncClient(transport=At(made)) as http:
             toolbox = Toolbox(app_agents()[1], lambda name: None, http)
             outcome = await replace(harness, deps=replace(harness.deps, toolbox=toolbox)).run_tool(address)
     return outcome, made
@@ -463,17 +444,3 @@ async def test_an_answer_too_large_fails_a_read_and_leaves_a_write_done(harness:
     assert await harness.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 0
     again, other = await run(harness, address, says())
     assert again == outcome and other.heads == [], "it is not sent again"
-
-
-async def test_an_error_of_the_target_means_what_its_status_says(harness: Harness) -> None:
-    for tool, status, state in (("look", 404, S.FAILED), ("shout", 422, S.FAILED), ("shout", 500, S.OUTCOME_UNKNOWN)):
-        address = await harness.plan((tool, {}))
-        outcome, _ = await run(harness, address, floods(status))
-        assert outcome.state is state
-
-
-@pytest.mark.parametrize("tool", ["look", "jot", "book", "shout"])
-async def test_a_call_to_an_unnamed_host_fails_and_nothing_is_sent(harness: Harness, tool: str) -> None:
-    address = await harness.plan((tool, {}))
-    outcome, made = await run(harness, address, says(), Outbound())
-    assert outcome.state is S.FAILED and made.heads == []

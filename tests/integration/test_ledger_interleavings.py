@@ -20,17 +20,13 @@ from perdure.contracts.approvals import RequestRef
 from perdure.contracts.calls import CallState, ToolOutcome
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import effect_key
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
-from perdure.core.approvals.decisions import Decider, Decision
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
 from perdure.core.turns import Caps, OnBusy
-from perdure.store.calls.effects import settle_by_person
-from perdure.store.turns.finish import finish
 from perdure.store.turns.reconcile import start_stranded, wake_decided
-from perdure.store.turns.start import request_stop
 from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness, effect_ref, gathered
-from tests.integration.conftest import in_transaction
 from tests.scale import sized
 
 Operation = Callable[[], Coroutine[Any, Any, Any]]
@@ -47,18 +43,8 @@ AGAIN = {"tool_unavailable", "settle_refused"}
 
 async def settle(harness: Harness, address: TurnAddress, call_id: str, outcome: str = "happened") -> str:
     """A reviewer settles an effect; returns its key if this was the first settlement."""
-    reviewer, key = harness.people["reviewer"], effect_key(address.turn_id, call_id)
-    async with harness.db.transaction("local") as tx:
-        await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), outcome, "I looked")
-    return key
-
-
-async def end(harness: Harness, address: TurnAddress, status: TurnStatus) -> None:
-    await in_transaction(harness.db, finish, FinishRequest(address=address, status=status))
-
-
-async def stop(harness: Harness, address: TurnAddress) -> None:
-    await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
+    await harness.settle(address, call_id, outcome)
+    return effect_key(address.turn_id, call_id)
 
 
 async def told_apart(harness: Harness, work: list[Coroutine[Any, Any, Any]]) -> tuple[list[Any], set[str]]:
@@ -141,7 +127,7 @@ class Storm:
             await self.harness.run_tool(address, call_id, attempt=next(self.attempts))
 
     async def finish(self) -> None:
-        await end(self.harness, await self.admitted(), self.chance.choice(ENDS))
+        await self.harness.finish(await self.admitted(), self.chance.choice(ENDS))
 
     async def reconcile(self) -> None:
         async with self.harness.db.transaction("local") as tx:
@@ -174,7 +160,7 @@ class Storm:
         often: dict[Operation, float] = {self.model: 8, self.open: 8, self.decide: 10, self.run: 24}
         steady: dict[Operation, float] = {self.read: 4, self.start: 3, self.load: 1}
         seldom: dict[Operation, float] = {
-            lambda: settle(self.harness, self.turn(), "t1.1"): 2, lambda: stop(self.harness, self.turn()): 0.5,
+            lambda: settle(self.harness, self.turn(), "t1.1"): 2, lambda: self.harness.stop(self.turn().turn_id): 0.5,
             self.finish: 1.2, self.reconcile: 1,
         }  # fmt: skip
         weighted = often | steady | seldom
@@ -266,7 +252,7 @@ async def everything(harness: Harness, address: TurnAddress, chance: random.Rand
     load = LoadRequest(address=address, agent_id="desk", agent_version=await harness.version())
     read = VerdictsRequest(address=address, requests=tuple(effect_ref(address, call, "shout") for call in LOST))
     model = await harness.model_call(address, 2)
-    work: list[Coroutine[Any, Any, Any]] = [stop(harness, address)]
+    work: list[Coroutine[Any, Any, Any]] = [harness.stop(address.turn_id)]
     for number in range(4):
         run_id = f"run-{number + 2}"
         work += [settle(harness, address, call, chance.choice(["happened", "did_not_happen"])) for call in LOST]
@@ -275,7 +261,7 @@ async def everything(harness: Harness, address: TurnAddress, chance: random.Rand
             harness.activity(MemoryActivities(harness.deps).load, load, run_id=run_id),
             harness.activity(ApprovalActivities(harness.deps).read, read, run_id=run_id),
             harness.activity(ModelActivities(harness.deps).complete, model, run_id=run_id),
-            end(harness, address, chance.choice([TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED])),
+            harness.finish(address, chance.choice([TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED])),
         ]
     chance.shuffle(work)
     return work

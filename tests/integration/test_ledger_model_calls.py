@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -21,22 +20,19 @@ from perdure.activities.model_request import Prompt, prompt_of
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadRequest, OpenRequest, VerdictsRequest
-from perdure.contracts.agents import DayLimits, PublishedAgent
+from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.turns import FinishRequest, Limits, OnSpent, TurnAddress, TurnStatus
-from perdure.core.budgets import RESERVED_SECONDS, RESERVED_TRIES, USUAL_ANSWER_TOKENS
+from perdure.contracts.turns import Limits, OnSpent, TurnAddress, TurnStatus
+from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.turns import Caps
 from perdure.store.approvals.requests import open_requests
-from perdure.store.budgets import set_day_limits
 from perdure.store.calls.model_calls import ModelClaim
 from perdure.store.database import Connection
 from perdure.store.memory import working_memory
 from perdure.store.turns import views
-from perdure.store.turns.finish import finish
-from perdure.store.turns.start import request_stop
 from tests.doubles.fake_turn import NOW
 from tests.doubles.message_script import Line
 from tests.doubles.target import app_agents
@@ -166,11 +162,7 @@ async def test_an_ended_turn_claims_nothing_but_reads_a_settled_reply(harness: H
 
 
 async def end(harness: Harness, address: TurnAddress, how: str) -> None:
-    async with harness.db.transaction("local") as tx:
-        if how == "stop":
-            await request_stop(tx, address.turn_id, harness.people["requester"].user_id)
-        else:
-            await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED))
+    await (harness.stop(address.turn_id) if how == "stop" else harness.finish(address, TurnStatus.COMPLETED))
 
 
 @pytest.mark.parametrize(
@@ -237,10 +229,8 @@ async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(
         call = await harness.model_call(address)
         assert len(call.model_dump_json()) < 4_096
         await ask(harness, call)
-        async with harness.db.transaction("local") as tx:
-            reply = await tx.fetchval("SELECT reply FROM model_calls WHERE turn_id = $1", address.turn_id)
-            transcript = (reply["message"]["id"],)
-            await finish(tx, FinishRequest(address=address, status=TurnStatus.COMPLETED, transcript=transcript))
+        reply = await harness.value("SELECT reply FROM model_calls WHERE turn_id = $1", address.turn_id)
+        await harness.finish(address, TurnStatus.COMPLETED, transcript=(reply["message"]["id"],))
     sent = harness.model.seen[-1].messages
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"
@@ -276,21 +266,6 @@ async def test_waiting_events_are_written_in_an_open_turn_never_behind_done(harn
         after = await harness.kinds(address.turn_id)
         assert after == (before if has_ended else [*before, "node_start", "node_start"]), late
         assert (after[-1] == "done") is has_ended
-
-
-async def test_a_call_blocked_by_a_reservation_is_retried_and_finally_refused(harness: Harness) -> None:
-    first, second = await begun(harness, Line("slow", seconds=30)), await begun(harness, Line("never said"))
-    admin = harness.people["admin"].user_id
-    used = await harness.value("SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns")
-    await in_transaction(harness.db, set_day_limits, DayLimits(max_tokens=used + 5), admin)
-    async with under_way(harness, first, 1, 1):
-        with pytest.raises(ApplicationError) as raised:
-            await ask(harness, second)
-        assert raised.value.type == "day_budget_reserved" and not raised.value.non_retryable
-        assert raised.value.next_retry_delay == timedelta(seconds=RESERVED_SECONDS)
-        assert await code_of(harness, second, RESERVED_TRIES) == "day_token_budget_spent"
-    await in_transaction(harness.db, set_day_limits, DayLimits(), admin)
-    assert requests(harness, second) == 0
 
 
 async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,12 @@ import pytest
 
 from perdure.activities import model_request
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
-from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import Limits, TurnStatus
 from perdure.core.budgets import USUAL_ANSWER_TOKENS
 from perdure.core.calls.retries import PROVIDER_ERRORS
 from perdure.core.text import CHARACTERS_A_TOKEN
 from tests.doubles.providers.client import UNWARNED
-from tests.doubles.providers.script import CONTEXT_OVERFLOW, Call, Fault, Step
+from tests.doubles.providers.script import Call, Fault, Step
 from tests.integration.litellm_agent import ASKED, LITELLM_AGENT, LitellmAgent
 from tests.integration.turn_writer import text_of
 
@@ -74,22 +73,6 @@ async def test_a_round_of_tools_is_sent_to_the_provider_with_the_ids_that_it_gav
     assert await agent.data(address, "token.usage") == [counted] * 2
 
 
-async def test_a_gated_call_waits_for_its_approval_unless_its_arguments_do_not_fit(agent: LitellmAgent) -> None:
-    wrong, right = (Step(calls=(Call(name="pay", arguments={"amount": amount}),)) for amount in ("a lot", 7))
-    address = await agent.begin(wrong, right, Step(text="paid"))
-    await agent.served.until(address, TurnStatus.AWAITING_APPROVAL)
-    told: Any = agent.double.requests[-1].body["messages"]
-    assert len(agent.double.requests) == 2 and told[-1]["role"] == "tool" and "amount" in told[-1]["content"]
-    assert json.loads(told[-2]["tool_calls"][0]["function"]["arguments"])["amount"] == "a lot", "as the model wrote it"
-    (frozen,) = await agent.served.harness.rows("SELECT args FROM approvals WHERE turn_id = $1", address.turn_id)
-    assert frozen["args"]["amount"] == 7, "a person is asked for what can run alone"
-    await agent.served.decide(address, "t2.0")
-    row = await agent.served.until(address, TurnStatus.COMPLETED)
-    assert (row["answer"], row["attempts"]) == ("paid", 3)
-    assert await agent.served.states(address) == {"t1.0": "failed", "t2.0": "done"}
-    assert agent.served.harness.world.requests[effect_key(address.turn_id, "t2.0")] == 1
-
-
 async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_events(agent: LitellmAgent) -> None:
     address, row = await agent.run_to_end(Step(status=429, retry_after="2"), Step(text="now"))
     assert (row["status"], row["answer"], row["attempts"]) == ("completed", "now", 2)
@@ -109,29 +92,6 @@ async def test_an_unreadable_or_cut_answer_is_retried_and_its_text_is_void(agent
     assert [each["code"] for each in await agent.data(address, TRANSIENT_ERROR)] == [code]
     assert [each["content"] for each in await agent.assistant_messages(address)] == ["whole"]
     assert text_of(await agent.seen_by_reader(address)) == "whole"
-
-
-async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(agent: LitellmAgent) -> None:
-    first, _ = await agent.run_to_end(Step(text="A long story. " * 200))
-    agent.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))
-    address = await agent.served.begin(ASKED, agent_id=LITELLM_AGENT, conversation_id=first.conversation_id)
-    row = await agent.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED)
-    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "shorter", 2)
-    whole, half = (str(request.body["messages"]) for request in agent.double.requests[-2:])
-    assert "A long story." in whole and "A long story." not in half
-    assert [told["code"] for told in await agent.data(address, TRANSIENT_ERROR)] == ["context_overflow"]
-    assert len(await agent.served.transcript(first)) == 1, "what is stored stays whole"
-
-
-async def test_a_missing_secret_ends_the_turn_before_any_request(
-    agent: LitellmAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
-    monkeypatch.setattr(agent.served.harness.deps.models, "_secret_of", lambda name: None)
-    address = await agent.begin(Step(text="hi", times=None))
-    row = await agent.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=40)
-    assert (row["status"], row["problem"]["code"], agent.double.requests) == ("failed", "model_setup", [])
-    assert "model_key" in row["problem"]["message"]
 
 
 async def test_an_answer_that_takes_too_long_is_kept_and_not_repeated(

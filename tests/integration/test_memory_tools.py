@@ -7,7 +7,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from temporalio.exceptions import ApplicationError
 
 from perdure.activities.facts import FactsActivities
 from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
@@ -26,11 +25,9 @@ from perdure.contracts.memory import (
 )
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of, sha256_hex
-from perdure.store.calls import tool_calls
 from perdure.store.database import new_id
-from perdure.store.identity.erasure import erase
 from perdure.store.memory import facts
-from tests.conftest import Person, Urls, as_owner
+from tests.conftest import Urls, as_owner
 from tests.doubles.desk_variants import KEEPER, keeper, without
 from tests.doubles.embedder import Hashing
 from tests.doubles.target import app_agents
@@ -41,9 +38,9 @@ KEY = "AKI" + "A" + "A1B2C3D4E5F6G7H8"
 
 
 @pytest.fixture(scope="module")
-async def harness(harness: Harness, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Harness]:
+async def harness(harness: Harness, urls: Urls) -> AsyncIterator[Harness]:
     """The test app; its agent has the memory tools beside its own."""
-    await other_tenant(urls, harness.db, people)
+    await other_tenant(urls)
     (agents, tools), own = app_agents(), list(MEMORY_BY_NAME.values())
     widened = []
     for app, agent in agents:
@@ -186,24 +183,6 @@ async def test_a_proposal_leaves_a_pending_review_and_nothing_shared(harness: Ha
     assert await harness.value("SELECT count(*) FROM memory_documents WHERE path = 'dingo.md'") == 0
 
 
-async def test_a_crash_before_the_commit_leaves_nothing(harness: Harness, library: Library, monkeypatch: Any) -> None:
-    note = {"path": "notes/crash", "title": "t", "content": "c", "evidence_summary": "e"}
-    address = await harness.plan(("memory_remember", note))
-
-    async def dies(*_: Any, **__: Any) -> bool:
-        raise ConnectionResetError("the worker went away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tool_calls, "settle", dies)
-        with pytest.raises(ApplicationError):
-            await harness.run_tool(address)
-    assert await library.found("crash", conversation_id=address.conversation_id) == []
-    assert "memory.write.created" not in await harness.kinds(address.turn_id)
-    assert (await harness.run_tool(address, attempt=2)).state is CallState.DONE
-    assert await library.found("crash", conversation_id=address.conversation_id) == ["notes/crash"]
-    assert (await harness.kinds(address.turn_id)).count("memory.write.created") == 1
-
-
 async def test_the_operators_limits_and_switch_apply_to_what_an_agent_writes(harness: Harness) -> None:
     narrow = MemoryLimits(document_bytes=60, write_bytes=40, evidence_required=False)
     small = replace(harness, deps=replace(harness.deps, memory=narrow))
@@ -311,20 +290,6 @@ async def test_a_fact_that_is_not_granted_or_not_available_returns_a_status(fact
     off = replace(facts_harness, deps=replace(facts_harness.deps, keeps_facts=False))
     assert (await run_fact_tool(off, address, U)).status is S.UNAVAILABLE, "the operator took it away"
     assert (await run_fact_tool(off, address, C, *facts_of("tea"))).status is S.FAILED
-
-
-async def test_facts_are_deleted_with_their_user_or_conversation(facts_harness: Harness) -> None:
-    person = facts_harness.people["reviewer"]
-    ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL"
-    await facts_harness.write(ended)
-    address = await turn(facts_harness, by="reviewer")
-    for scope in (C, U):
-        await run_fact_tool(facts_harness, address, scope, *facts_of("tea"))
-    await facts_harness.write(ended)
-    told = await erase(facts_harness.db, person.tenant_id, person.name, facts_harness.people["admin"].user_id)
-    assert isinstance(told["erased"], dict) and told["erased"]["user_facts"] >= 1
-    assert await facts_harness.value("SELECT count(*) FROM user_facts WHERE user_id = $1", person.user_id) == 0
-    assert await facts_harness.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
 
 
 async def create_entity(harness: Harness, name: str, **attributes: object) -> str:

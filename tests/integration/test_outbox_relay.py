@@ -15,7 +15,7 @@ from perdure.activities.approvals import ApprovalActivities
 from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.approvals import RequestRef
 from perdure.contracts.ids import turn_workflow_id
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
+from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.decisions import Decision
 from perdure.core.delivery import MAX_ATTEMPTS
 from perdure.core.turns import OnBusy
@@ -23,7 +23,6 @@ from perdure.store import audit
 from perdure.store.database import Database, new_id
 from perdure.store.delivery import outbox, webhooks
 from perdure.store.delivery.outbox import Note, Wake
-from perdure.store.turns.finish import finish
 from perdure.temporal.workflow_client import TASK_TIMEOUT, Notifier
 from perdure.worker import outbox as loop
 from perdure.worker import webhooks as posts
@@ -115,8 +114,7 @@ async def test_a_signal_to_an_absent_turn_starts_nothing(harness: Harness, relay
         (note,) = await put(harness, kind, address.turn_id)
         assert await harness.deps.notifier.deliver_soon(note)
     assert await outbox_count(relay) == 1, "the start alone"
-    async with harness.db.transaction("local") as tx:
-        await finish(tx, FinishRequest(address=address, status=TurnStatus.STOPPED))
+    await harness.finish(address)
     await harness.deps.notifier.deliver(replace(started.note, begins=None))  # as the relay has it
     await harness.deps.notifier.deliver(Note(0, "local", Wake.START, new_id()))
     with pytest.raises(RPCError):
@@ -242,9 +240,7 @@ class WebhookApp:
                 await webhooks.end_webhook(tx, webhook.id, self.harness.people["admin"].user_id)
 
     async def request_approval(self) -> tuple[TurnAddress, RequestRef]:
-        address = await self.harness.plan(("pay", {"amount": 7}))
-        (request,) = await self.harness.open(address, "t1.0")
-        return address, request
+        return await self.harness.request_approval(amount=7)
 
     async def deliver(self) -> int:
         return await send_deliveries(self.relay, self.post, PEOPLE)

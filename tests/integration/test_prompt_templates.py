@@ -12,12 +12,11 @@ import pytest
 from perdure.activities.memory import MemoryActivities
 from perdure.activities.model import ModelActivities
 from perdure.contracts.activities import LoadRequest, TurnContext
-from perdure.contracts.errors import CallerError
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import TurnAddress
 from perdure.core.agents.templates import Stage
 from perdure.store import agents
-from perdure.store.agents import PromptPromoter, PromptReader
+from perdure.store.agents import PromptPromoter
 from perdure.store.database import new_id
 from perdure.store.memory import facts
 from tests.conftest import Urls, as_owner
@@ -25,8 +24,6 @@ from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_turns import code, refusal
-
-OTHER = "other"
 
 
 def fresh() -> str:
@@ -197,25 +194,6 @@ async def test_a_text_is_rendered_for_its_user_once_and_an_unknown_variable_refu
         assert refusal(answer) == (422, "template_variable_unknown")
         assert answer.json()["error"]["details"]["unknown"] == [{"line": 2, "name": "user_pasword"}]
         assert await speaks(client, template) is None
-
-
-async def test_another_tenant_sees_none_of_these_templates_and_has_its_own(api: Api, requester: Caller) -> None:
-    template = fresh()
-    version = await activated(api, template, "Ours.")
-    stranger = PromptPromoter(api.people["requester"].user_id, frozenset({"admin"}))
-    async with api.services.db.transaction(OTHER) as tx:
-        found, _ = await agents.list_prompt_templates(tx, PromptReader(*stranger), template, None, 50, None)
-        assert found == []
-        for refused in (
-            agents.get_prompt_template(tx, version["id"], PromptReader(*stranger)),
-            agents.resolved_prompt_template(tx, template, stranger.user_id),
-            agents.promote_prompt_template(tx, version["id"], Stage.ACTIVE, version["digest"], stranger),
-            agents.archive_prompt_template(tx, version["id"], stranger),
-        ):
-            with pytest.raises(CallerError) as caught:
-                await refused
-            assert caught.value.http == 404
-    assert await speaks(requester, template) == "Ours."
 
 
 AGENT, TEMPLATE = "voiced", "desk_voice"

@@ -18,7 +18,6 @@ from perdure.core.turns import OnBusy
 from perdure.graph.registry import TOPOLOGIES
 from perdure.store.database import Connection, Database
 from perdure.store.turns.reconcile import OpenTurn, open_turns
-from perdure.store.turns.start import request_stop
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker import reconcile
 from perdure.worker.reconcile import Reconciler
@@ -234,8 +233,7 @@ async def test_a_call_that_can_start_is_signaled_while_others_wait(harness: Harn
 
 
 async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: Harness, reconciler: Reconciler) -> None:
-    address = await harness.plan(("pay", {}))
-    (request,) = await harness.open(address, "t1.0")
+    address, request = await harness.request_approval()
     await harness.decide(request.request_id)
     rung_at = []
     with capture_logs() as said:
@@ -255,8 +253,7 @@ async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: H
 
 
 async def test_a_turn_signaled_in_vain_gets_one_for_its_next_decision(harness: Harness, reconciler: Reconciler) -> None:
-    address = await harness.plan(("pay", {}))
-    (request,) = await harness.open(address, "t1.0")
+    address, request = await harness.request_approval()
     await harness.decide(request.request_id)
     earlier = "UPDATE approvals SET decided_at = decided_at - interval '1 day' WHERE turn_id = $1"
     await harness.write(earlier, address.turn_id)
@@ -280,8 +277,7 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
         await harness.run_tool(address)
         await harness.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", address.turn_id)
     else:
-        address = await harness.plan(("pay", {}))
-        await harness.open(address, "t1.0")
+        address, _ = await harness.request_approval()
     await looked(harness, reconciler, address)
     assert await signals(harness, address) == 0
     await harness.write(f"UPDATE {change} WHERE turn_id = $1", address.turn_id)
@@ -292,7 +288,7 @@ async def test_an_overdue_turn_and_one_whose_effect_was_settled_are_signaled(
 async def test_a_stop_before_the_workflow_stops_it(harness: Harness, reconciler: Reconciler, temporal: Client) -> None:
     """The stop signal finds no workflow; then the start is delivered as it was stored, without the stop."""
     address, started = await harness.start(Line("hi"))
-    _, _, note = await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
+    note = await harness.stop(address.turn_id)
     assert note is not None and await harness.deps.notifier.deliver_soon(note)
     assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
     await reconciler.run_pass()

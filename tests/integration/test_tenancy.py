@@ -197,7 +197,7 @@ async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(u
     try:
         async with relay.pool.acquire() as connection:
             assert await connection.fetchval("SELECT count(*) FROM perdure.outbox") > 0
-            for table in ("turns", "messages", "approvals", "tool_calls", "users"):
+            for table in ("turns", "messages", "approvals", "tool_calls", "users", "audit_chain"):
                 assert await connection.fetchval(f"SELECT count(*) FROM perdure.{table}") == 0, table
             with pytest.raises(DENIED):
                 await connection.fetchval("SELECT count(*) FROM perdure.api_tokens")

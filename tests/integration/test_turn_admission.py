@@ -15,13 +15,12 @@ from perdure.contracts.calls import ModelReply
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import model_call_id
 from perdure.contracts.messages import WindowPolicy
-from perdure.contracts.turns import ENDED, Finished, FinishRequest, Limits, TurnAddress, TurnStatus
+from perdure.contracts.turns import ENDED, Finished, Limits, TurnAddress, TurnStatus
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns import conversations
 from perdure.store.turns.context import prompt_messages
-from perdure.store.turns.finish import finish
-from perdure.store.turns.start import StartedTurn, request_stop
+from perdure.store.turns.start import StartedTurn
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner
 from tests.doubles.message_script import Line, script
@@ -37,7 +36,7 @@ async def end(
     harness: Harness, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED, turn_id: str = "", **given: Any
 ) -> tuple[Finished, Note | None]:
     address = address.model_copy(update={"turn_id": turn_id or address.turn_id})
-    return await in_transaction(harness.db, finish, FinishRequest(address=address, status=status, **given))
+    return await harness.finish(address, status, **given)
 
 
 async def test_of_many_simultaneous_starts_in_a_conversation_one_is_admitted(harness: Harness) -> None:
@@ -185,10 +184,6 @@ async def another(harness: Harness, beside: TurnAddress, on_busy: OnBusy, **give
     return (await harness.start(Line("another"), on_busy=on_busy, **given))[1]
 
 
-async def stop(harness: Harness, turn_id: str) -> None:
-    await in_transaction(harness.db, request_stop, turn_id, harness.people["requester"].user_id)
-
-
 async def late(chance: random.Random, work: Awaitable[object]) -> object:
     await asyncio.sleep(chance.random() / 50)
     return await work
@@ -251,7 +246,7 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
     assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", replaced.turn_id) == 0
     first = (replaced.turn_id, "replaced", False)
     assert await message_states() == [(old.turn_id, "accepted", True), first], "what still waits is not said yet"
-    await stop(harness, stopped.turn_id)
+    await harness.stop(stopped.turn_id)
     await end(harness, old, TurnStatus.STOPPED)
     assert await message_states() == [
         (old.turn_id, "replaced", True), first, (stopped.turn_id, "stopped", False), (new.turn_id, "accepted", True)
@@ -267,7 +262,7 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
 async def test_a_stopped_replacement_leaves_its_place_to_queued_turns(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
-    await stop(harness, new.turn_id)
+    await harness.stop(new.turn_id)
     assert (await row(harness, new.turn_id))["status"] == "stopped"
     finished, _ = await end(harness, old, TurnStatus.STOPPED)
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.REPLACED, queued.turn_id)
@@ -304,7 +299,7 @@ async def test_simultaneous_replacements_steers_stops_and_ends_keep_turns_in_ord
     for _ in range(sized(12, 3)):
         old, _ = await harness.start(Line("one"), caps=MANY)
         ways = [OnBusy.REPLACE, OnBusy.STEER, OnBusy.REPLACE, OnBusy.QUEUE, OnBusy.REPLACE]
-        ends = (stop(harness, old.turn_id), end(harness, old, TurnStatus.STOPPED))
+        ends = (harness.stop(old.turn_id), end(harness, old, TurnStatus.STOPPED))
         work = (*(another(harness, old, way) for way in ways), *ends)
         answers = await gathered(*(late(chance, each) for each in work))
         assert not [each for each in answers if isinstance(each, BaseException)], answers
@@ -420,7 +415,7 @@ async def test_waiting_messages_count_as_queued_and_a_stopping_turn_takes_none(h
         with pytest.raises(CallerError) as refused:
             await harness.start(Line("three"), conversation_id=address.conversation_id, on_busy=on_busy, caps=few)
         assert (refused.value.code, refused.value.http) == ("queue_full", 429)
-    await in_transaction(harness.db, request_stop, address.turn_id, harness.people["requester"].user_id)
+    await harness.stop(address.turn_id)
     late = await steer(harness, address)
     assert not late.joined and late.status is TurnStatus.QUEUED
     finished, _ = await end(harness, address, TurnStatus.STOPPED)

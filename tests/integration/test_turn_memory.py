@@ -191,21 +191,10 @@ async def test_entities_that_are_resolved_in_parallel_are_all_remembered(harness
     assert sorted(found) == sorted(["before", *ids]) and found[0] == "before"
 
 
-async def test_the_ten_newest_entities_are_kept_newest_last(harness: Harness) -> None:
-    one, other = await create_entities(harness, "Left", "Right")
-    address = await harness.plan(*(("entity_resolve", {"name": name}) for name in ("Left", "Right", "Left")))
-    before = [f"e{number}" for number in range(10)]
-    for call_id in ("t1.0", "t1.1"):
-        await resolved(harness, address, call_id, before)
-    assert await remembered(harness, address) == [*before[2:], one, other]
-    await resolved(harness, address, "t1.2", [*before[2:], one, other])
-    assert await remembered(harness, address) == [*before[2:], other, one], "who has seen them all moves one to the end"
-
-
 @pytest.fixture(scope="module")
 async def filled_library(harness: Harness, urls: Urls, people: dict[str, Person]) -> Library:
     """A runbook for all users, a preference and notes of the requester, a preference of the reviewer."""
-    await other_tenant(urls, harness.db, people)
+    await other_tenant(urls)
     library = Library(harness.db, people)
     shared = "To roll back the billing-api: stop traffic, restore the last release, watch the queue."
     await library.write("rollback.md", shared, by="admin", scope=Scope.WORKSPACE, document_type="runbook")

@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import psutil
@@ -217,32 +216,3 @@ async def test_a_killed_check_refuses_its_file_and_is_no_outage(
             killing.cancel()
         assert killed
         assert await send(client, path, TABLE) == (201, "")
-
-
-async def test_an_upload_that_breaks_off_leaves_nothing_behind(
-    api_process: ApiProcess, people: dict[str, Person]
-) -> None:
-    assert api_process.process is not None
-    process, folder = psutil.Process(api_process.process.pid), Path(api_process.environ["PERDURE_HOME"]) / "uploads"
-
-    def open_files() -> list[str]:
-        found = []
-        for each in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(OSError):
-                found.append(str(each.readlink()))
-        return [each for each in found if "/uploads/" in each]
-
-    async def breaking() -> AsyncIterator[bytes]:
-        yield TABLE[: 2 * MIB]
-        await until(open_files)
-        assert list(folder.iterdir()) == [], "and has no name: nothing of it outlives the process"
-        raise ConnectionAbortedError
-
-    async with client_of(api_process, people["requester"]) as client:
-        path = await new_conversation(client)
-        head = {"Content-Type": "text/csv"}
-        with suppress(ConnectionAbortedError):
-            await client.post(path, params={"name": "a.csv"}, content=breaking(), headers=head)
-        await until(lambda: open_files() == [])
-        assert (await client.get(path)).json()["items"] == []
-    assert list(folder.iterdir()) == [] and folder.stat().st_mode & 0o777 == 0o700
