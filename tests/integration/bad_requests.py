@@ -177,7 +177,7 @@ def paths() -> list[Bad]:
     gets = (
         "conversations/{}", "conversations/{}/messages", "conversations/{}/stream", "turns/{}", "turns/{}/events",
         "approvals/{}", "prompt-versions/{}", "agents/{}/tools", "topologies/{}", "topologies/{}.mmd", "entities/{}",
-        "effects/{}", "memory/documents/{}", "memory/documents/{}/versions", "memory/promotions/{}",
+        "memory/documents/{}", "memory/documents/{}/versions", "memory/promotions/{}",
     )  # fmt: skip
     found = [get(f"/v1/{form.format(each)}", 404, 400) for form in gets for each in ids]
     found += [Bad("POST", f"/v1/turns/{each}/stop", status=(404, 400)) for each in ids]
@@ -196,7 +196,7 @@ def paths() -> list[Bad]:
     draft = b'{"text": "x"}'
     found += [Bad("PUT", f"/v1/prompt-templates/{each}/draft", draft, missing) for each in no_names]
     found += [Bad("DELETE", f"{MEMORY}?field={each}", status=(400,)) for each in ("%00", "%ED%A0%80", "%FF")]
-    found += [get("/v1/nothing", 404), get("/v1/", 404)]
+    found += [get(f"/v1/{each}", 404) for each in ("nothing", "", "effects/nothing")]
     none = [("PUT", "/v1/turns"), ("DELETE", "/v1/agents"), ("BREW", "/v1/turns"), ("DELETE", DRAFT)]
     found += [Bad(method, path, status=(405,)) for method, path in none]
     return found + [Bad("DELETE", f"/v1/{name}", status=(405,), by="admin") for name in ("rules", "budgets")]

@@ -22,6 +22,7 @@ from perdure.store.memory import facts
 from tests.conftest import KEYRING, Urls, as_owner
 from tests.integration.conftest import Api
 from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
+from tests.integration.test_api_access import routes
 from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import conversation
 
@@ -175,14 +176,8 @@ async def _ask(actors: Actors, operation: str, caller: str = "", host: str = "")
     return status, str(json.loads(text)["error"]["code"]) if text else ""
 
 
-async def _operations(api: Api) -> set[str]:
-    async with api.client(None) as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-
-
 async def test_the_access_table_has_exactly_one_row_for_each_operation(api: Api) -> None:
-    found = await _operations(api)
+    found = {f"{method} {path}" for method, path in await routes(api)}
     assert found == {*TABLE, *OPEN}
     assert len(found) > 110
 
