@@ -228,6 +228,7 @@ async def test_an_assigned_request_shows_on_the_reviewers_list(api: Api, colleag
         up = (await colleague.post(f"{asked.path}/escalate", json={"comment": "above me"})).json()
         assert (up["reviewer_role"], up["assignee"]) == ("admin", None)
         assert [each["what"].split(".")[1] for each in up["history"]] == ["opened", "reassigned", "escalated"]
+        assert refusal(await admin.post(f"{asked.path}/escalate")) == (409, "already_escalated")
         await stop_turns(admin, asked)
 
 
@@ -367,7 +368,8 @@ async def test_invalid_bodies_are_refused_and_change_nothing(api: Api, reviewer:
         assert refusal(await reviewer.post(path, json=body)) == (422, "invalid_input"), (path, body)
     shown = (await reviewer.get(asked.path)).json()
     assert (shown["status"], shown["version"], len(shown["history"])) == ("pending", 1, 1)
-    await stop_turns(reviewer, asked)
+    await behind_its_back(api, "UPDATE approvals SET expires_at = now() WHERE id = $1", asked.approval["id"])
+    assert (await reviewer.get(asked.path)).json()["status"] == "expired"
 
 
 async def test_pending_requests_are_counted_by_age_and_reviewer(api: Api, requester: Caller, reviewer: Caller) -> None:
