@@ -150,6 +150,7 @@ def queries() -> list[Bad]:
     found += [get(f"/v1/approvals/decided?cursor={each}") for each in numbers]
     found += [get(f"/v1/{name}=x", 404, 422) for name in ("turns?conversation", "approvals?turn")]
     found += [get(f"/v1/approvals?{each}") for each in ("status=sideways", "risk=sideways", "mine=perhaps")]
+    found += [get(f"/v1/entities{each}") for each in ("", "?name=", "?name=" + "a" * 201, "?name=a&limit=0")]
     found += [get(f"/v1/approvals?expiring={each}") for each in ("0", "99999999999999999999")]
     found += [get(f"/v1/turns/{{turn}}/events?after={each}") for each in ("x", "1.2.3")]
     keyed = {"Idempotency_Key": "k"}
@@ -180,6 +181,9 @@ def paths() -> list[Bad]:
     )  # fmt: skip
     found = [get(f"/v1/{form.format(each)}", 404, 400) for form in gets for each in ids]
     found += [Bad("POST", f"/v1/turns/{each}/stop", status=(404, 400)) for each in ids]
+    verbs = [*((verb, b"{}") for verb in ("claim", "release", "withdraw", "escalate")), ("reassign", b'{"to": "x"}')]
+    for verb, body in verbs:
+        found += [Bad("POST", f"/v1/approvals/{each}/{verb}", body, (404, 400), by="reviewer") for each in ids]
     missing = (404, 400, 422)
     removed = ("conversations", "memory/working")
     found += [Bad("DELETE", f"/v1/{kind}/{each}", status=missing) for kind in removed for each in ids]
@@ -192,7 +196,7 @@ def paths() -> list[Bad]:
     draft = b'{"text": "x"}'
     found += [Bad("PUT", f"/v1/prompt-templates/{each}/draft", draft, missing) for each in no_names]
     found += [Bad("DELETE", f"{MEMORY}?field={each}", status=(400,)) for each in ("%00", "%ED%A0%80", "%FF")]
-    found += [get("/v1/nothing", 404), get("/v1/", 404)]
+    found += [get(f"/v1/{each}", 404) for each in ("nothing", "", "effects/nothing")]
     none = [("PUT", "/v1/turns"), ("DELETE", "/v1/agents"), ("BREW", "/v1/turns"), ("DELETE", DRAFT)]
     found += [Bad(method, path, status=(405,)) for method, path in none]
     return found + [Bad("DELETE", f"/v1/{name}", status=(405,), by="admin") for name in ("rules", "budgets")]

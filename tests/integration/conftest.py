@@ -73,15 +73,16 @@ async def _forget_guesses(valkey: Valkey) -> None:
 
 @asynccontextmanager
 async def serving(
-    people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str, **settings: str
+    parts: DataParts, urls: Urls, people: dict[str, Person], *, temporal: str = "", **settings: str
 ) -> AsyncIterator[Api]:
     """The API on its own port; its turns have their own queues. Rate limits are off unless `settings` enable them."""
+    assert parts.redis_url is not None and parts.temporal is not None
     outside = TemporaryDirectory()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEMPORAL_ADDRESS", temporal)
-        patch.setenv("TEMPORAL_NAMESPACE", namespace)
+        patch.setenv("TEMPORAL_ADDRESS", temporal or parts.temporal.address)
+        patch.setenv("TEMPORAL_NAMESPACE", parts.temporal.namespace)
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
-        given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
+        given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
         read = Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings})  # type: ignore[arg-type]
         app = create_app(read)
         config = server_config(app, read)
@@ -102,11 +103,8 @@ async def serving(
 @pytest.fixture(scope="module")
 async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Person]) -> AsyncIterator[Api]:
     """The API with workers for every queue of it."""
-    assert parts.redis_url is not None and parts.temporal is not None
-    where = parts.temporal
     async with AsyncExitStack() as stack:
-        given = {"database_url": urls.app, "redis_url": parts.redis_url, "temporal": where.address}
-        running = await stack.enter_async_context(serving(people, namespace=where.namespace, **given))
+        running = await stack.enter_async_context(serving(parts, urls, people))
         services = running.services
         http = await stack.enter_async_context(new_client())
 

@@ -22,6 +22,7 @@ from perdure.store.memory import facts
 from tests.conftest import KEYRING, Urls, as_owner
 from tests.integration.conftest import Api
 from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
+from tests.integration.test_api_access import routes
 from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import conversation
 
@@ -175,14 +176,8 @@ async def _ask(actors: Actors, operation: str, caller: str = "", host: str = "")
     return status, str(json.loads(text)["error"]["code"]) if text else ""
 
 
-async def _operations(api: Api) -> set[str]:
-    async with api.client(None) as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-
-
 async def test_the_access_table_has_exactly_one_row_for_each_operation(api: Api) -> None:
-    found = await _operations(api)
+    found = {f"{method} {path}" for method, path in await routes(api)}
     assert found == {*TABLE, *OPEN}
     assert len(found) > 110
 
@@ -311,19 +306,14 @@ KILLED_BY_ITS_OWN_CALLS = r"^/v1/auth/(logout|password|codes|refresh)|^/v1/users
 """Left out: what would take the callers' own access away during the run."""
 
 
-async def _token(api: Api, name: str, *roles: str) -> str:
-    async with api.client("admin") as admin:
-        await admin.post("/v1/users", json={"name": name, "roles": roles})
-        return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
-
-
 @pytest.mark.soak
 async def test_schemathesis_finds_no_operation_that_ignores_authentication(api: Api, tmp_path: Path) -> None:
-    callers = {"everything": ("requester", "reviewer", "admin"), "peer": ("requester",)}
+    callers = {"everything": ("requester", "reviewer", "admin"), "second-peer": ("requester",)}
     people = []
-    for name, roles in callers.items():
-        header = {"name": "Authorization", "value": f"Bearer {await _token(api, name, *roles)}"}
-        people.append({"name": name, "fixedHeaders": [header]})
+    async with api.client("admin") as admin:
+        for name, roles in callers.items():
+            header = {"name": "Authorization", "value": f"Bearer {await _person(admin, name, *roles)}"}
+            people.append({"name": name, "fixedHeaders": [header]})
     (tmp_path / "auth.json").write_text(json.dumps({"auth": people}))
     command = [
         *(str(Path(sys.executable).with_name("st")), "run", f"{api.url}/openapi.json"),

@@ -1,6 +1,7 @@
 """Questions to a turn's own user: opened once, answered once, read fresh, closed with the turn."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 from perdure.activities.approvals import ApprovalActivities
@@ -9,6 +10,7 @@ from perdure.contracts.approvals import Question, RequestKind, RequestRef, Verdi
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.store.approvals import requests
+from perdure.store.turns import views
 from perdure.store.turns.finish import finish
 from perdure.store.turns.start import request_stop
 from perdure.worker.reconcile import Reconciler
@@ -68,6 +70,9 @@ async def test_of_ten_simultaneous_answers_the_first_valid_one_wakes_the_turn(ha
 
 async def test_an_overdue_question_expires_and_takes_no_answer(harness: Harness) -> None:
     address, request = await open_question(harness)
+    await harness.write("UPDATE turns SET waiting = '{}' WHERE id = $1", address.turn_id)
+    waits: Any = (await in_transaction(harness.db, views.get_turn, address.turn_id, None))["waiting_for"]
+    assert datetime.fromisoformat(waits["expires_at"]) == request.expires_at, "the turn tells its end"
     await harness.write("UPDATE questions SET expires_at = now() WHERE turn_id = $1", address.turn_id)
     assert await say(harness, address, request) == "question_expired"
     assert (await read_verdict(harness, address, request)).state is VerdictState.EXPIRED

@@ -11,34 +11,26 @@ from perdure.core.audit import Keyring, signed_head
 from perdure.store import audit
 from perdure.store.audit import head_of
 from perdure.store.database import Database, new_id
-from tests.conftest import KEYRING, Urls
-from tests.integration.audit_tampering import as_table_owner, exported_head, write_audit_rows
+from tests.conftest import KEYRING
+from tests.integration.audit_tampering import exported_head, write_audit_rows
 from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_access import having
 from tests.integration.test_api_approvals import final_turn, item, paused
 from tests.integration.test_api_turns import conversation, refusal
 
 
-async def test_an_audit_verification_returns_its_position_and_faults(api: Api, reviewer: Caller, urls: Urls) -> None:
-    await write_audit_rows(api.services.db, "local", 700)
+async def test_an_audit_verification_returns_its_position_and_faults(api: Api, reviewer: Caller) -> None:
+    await write_audit_rows(api.services.db, "local", 70)
     report = (await reviewer.get("/v1/audit/verify")).json()
     head = await in_transaction(api.services.db, head_of)
-    assert report["ok"] and report["faults"] == [] and report["rows"] == head.seq >= 700
+    assert report["ok"] and report["faults"] == [] and report["rows"] == head.seq >= 70
     assert report["head"] == {"seq": head.seq, "hash": head.hash}
     ahead = signed_head(KEYRING, "local", head.seq + 5, "0" * 64, "t")
     answer = await reviewer.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})
     assert answer.status_code == 200
+    assert not answer.json()["ok"]
     (fault,) = answer.json()["faults"]
     assert (fault["seq"], fault["kind"], fault["audit_id"]) == (head.seq + 5, "tail_cut", None)
-    async with as_table_owner(urls.owner) as table_owner:
-        await table_owner.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
-    report = (await reviewer.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})).json()
-    assert (report["ok"], len(report["faults"])) == (False, 100)
-    assert report["faults"][0]["kind"] == "tail_cut", "many faults of the rows do not hide it"
-    assert (report["faults_by_kind"]["tail_cut"], report["faults_by_kind"]["row_changed"]) == (1, 700)
-    assert report["faults_found"] >= 1_400
-    async with as_table_owner(urls.owner) as table_owner:
-        await table_owner.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
     audit.append_heads(api.services.audit_heads, [await exported_head(api.services.db, "local")])
     report = (await reviewer.get("/v1/audit/verify")).json()
     assert (report["ok"], report["heads_checked"]) == (True, 1), "the deployment's own file is looked at"
@@ -64,21 +56,6 @@ async def test_the_audit_export_is_one_object_a_line_and_continues_at_its_cursor
         for bad in ({"after": -1}, {"limit": 0}, {"after": "x"}):
             assert (await client.get("/v1/audit/export", params=bad)).status_code == 422
     assert set(rows[-1]) >= {"at", "kind", "subject", "actor", "turn_id", "data", "salt", "body_digest", "hash", "prev"}
-
-
-async def test_an_administrator_erases_a_user(admin: Caller) -> None:
-    added = (await admin.post("/v1/users", json={"name": "trillian", "display_name": "T"})).json()
-    token = (await admin.post("/v1/users/trillian/tokens", json={})).json()["token"]
-    theirs = {"Authorization": f"Bearer {token}"}
-    assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 200
-    done = await admin.delete("/v1/users/trillian/data")
-    assert done.status_code == 200 and done.json()["user_id"] == added["id"]
-    assert (await admin.get("/v1/auth/me", headers=theirs)).status_code == 401
-    assert (await admin.delete("/v1/users/trillian/data")).status_code == 404
-    assert (await admin.delete("/v1/users/admin/data")).status_code == 409
-    assert (await admin.get("/v1/audit/verify")).json()["ok"]
-    exported = (await admin.get("/v1/audit/export")).text
-    assert "trillian" not in exported and done.json()["name"] not in ("", "trillian")
 
 
 async def test_an_administrator_sets_and_sees_the_days_budget(admin: Caller) -> None:

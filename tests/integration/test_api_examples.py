@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from perdure.apps import SHIPPED
 from perdure.local.ports import free_port
 from tests.integration.conftest import Api, Caller
+from tests.integration.test_api_turns import refusal
 from tests.unit.examples.payments_process import wait_until_healthy
 
 AGENT = "care_navigator"
@@ -85,67 +85,15 @@ async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str)
     assert mine == [("book_session", "keyed", "done")]
 
 
-BEGIN = "router_node state_init_node decision_logic_node task_preprocessing_node decision_logic_node"
-READ = "memory_read_node decision_logic_node long_term_memory_read_node decision_logic_node"
-ANSWER = "model_call_node result_handling_node decision_logic_node"
-WRITE = "memory_write_node decision_logic_node long_term_memory_write_node decision_logic_node"
-WHOLE = f"{BEGIN} {READ} {ANSWER} {WRITE} format_response_node".split()
-
-
-async def executed(client: httpx.AsyncClient, message: str) -> dict[str, Any]:
-    return dict((await client.post("/v1/execute", json={"agent": "skeleton", "message": message})).json())
-
-
-async def test_any_text_takes_the_same_route_and_an_empty_answer_fails_with_its_type(requester: Caller) -> None:
-    for text in ("/echo one two", 'memory_read {"command": "format"}'):
-        turn = await executed(requester, text)
-        assert (turn["status"], turn["topology"], turn["nodes"]) == ("completed", "decision_hub", WHOLE)
-        assert text.removeprefix("/echo ") in turn["answer"]
-    turn = await executed(requester, "say nothing")
-    assert (turn["status"], turn["error"]["code"]) == ("failed", "invalid_output")
-
-
-async def test_a_given_trace_id_reaches_the_response_and_audio_is_replaced_by_a_stub(requester: Caller) -> None:
-    body = {"agent": "skeleton", "message": "a sound", "metadata": {"trace_id": "trace-7", "input_type": "audio"}}
-    turn = (await requester.post("/v1/execute", json=body)).json()
-    events = (await requester.get(turn["events"])).text
-    bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
+async def test_a_skeleton_refuses_metadata_that_it_cannot_use(requester: Caller) -> None:
+    bad: list[dict[str, Any]] = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
     bad += [{"trace_id": each} for each in ("two words", "x" * 129, 7)]
+    body = {"agent": "skeleton", "message": "a sound"}
     refused = [await requester.post("/v1/execute", json={**body, "metadata": each}) for each in bad]
-    assert (turn["status"], turn["nodes"]) == ("completed", WHOLE)
-    assert '"trace_id":"trace-7"' in events.replace(" ", "") and "event: stage" in events
-    assert [each.status_code for each in refused] == [422] * len(bad)
-    assert [each.json()["error"]["code"] for each in refused] == ["bad_input_type"] * 5 + ["bad_trace_id"] * 3
-
-
-async def test_a_fact_that_a_user_states_is_known_in_another_conversation(admin: Caller) -> None:
-    first, second = [await executed(admin, text) for text in ("My name is Ann", "who am I?")]
-    events = (await admin.get(second["events"])).text.replace(" ", "")
-    assert first["conversation_id"] != second["conversation_id"]
-    assert '"scope":"user","status":"success"' in events or '"status":"success","scope":"user"' in events
-    assert '"facts":1' in events
+    assert [refusal(each) for each in refused] == [(422, "bad_input_type")] * 5 + [(422, "bad_trace_id")] * 3
 
 
 SALES = "region,sales,day\nNorth,30,2024-01-01\nSouth,10,2024-01-02\nNorth,5,2024-01-03\nNorth,,2024-01-04\n"
-
-
-async def reply(client: httpx.AsyncClient, turn: dict[str, Any], **payload: Any) -> dict[str, Any]:
-    waits = turn["waiting_for"]
-    path = f"/v1/turns/{turn['turn_id']}"
-    sent = await client.post(f"{path}/answers/{waits['ids'][0]}", json={"kind": waits["kind"], "payload": payload})
-    assert sent.status_code == 200, sent.text
-    return await rests(client, path, waits["ids"])
-
-
-async def rests(client: httpx.AsyncClient, path: str, before: Sequence[str] = ()) -> dict[str, Any]:
-    """The turn once it rests on something new."""
-    async with client.stream("GET", f"{path}/events", timeout=120) as stream:
-        async for line in stream.aiter_lines():
-            if line.startswith(("event: done", "event: clarification", "event: client_run")):
-                turn = (await client.get(path)).json()
-                if turn["ended_at"] or (turn["waiting_for"] and turn["waiting_for"]["ids"] != before):
-                    return dict(turn)
-    return dict((await client.get(path)).json())
 
 
 async def test_plotting_a_column_against_another_returns_a_picture(api: Api) -> None:
@@ -171,24 +119,6 @@ async def test_plotting_a_column_against_another_returns_a_picture(api: Api) -> 
         assert turn["answer"] and turn["output"]["text"].startswith("<p>")
         kept = sorted(file["name"] for file in (await client.get(f"{path}/files")).json()["items"] if file["turn_id"])
         assert kept == ["chart.png", "chart.svg", "chart.vl.json", "rows.json"]
-
-
-async def test_an_unclear_request_asks_a_question_and_its_answer_returns_a_picture(api: Api) -> None:
-    async with api.client() as client:
-        path = await conversation(client, SALES)
-        turn = await say(client, path, "Plot something")
-        assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_answer", "clarification")
-        asked = await client.get(f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}")
-        assert asked.json()["asked"]["question"]
-        until = [datetime.fromisoformat(each["expires_at"]) for each in (asked.json(), turn["waiting_for"])]
-        assert until[0] == until[1] > datetime.now(UTC), "a question has an end, which the turn tells"
-        refused = await client.post(f"{path}/turns", json={"message": "/echo no"})
-        details = refused.json()["error"]["details"]
-        assert (refused.status_code, details["turn_id"]) == (409, turn["turn_id"])
-        assert details["waiting_for"]["kind"] == "clarification"
-        turn = await reply(client, turn, text="sales by region")
-        assert turn["status"] == "completed" and turn["output"]["pictures"], turn
-        assert turn["nodes"].count("planning_transformation_node") == 2
 
 
 async def test_a_message_without_a_task_runs_no_solver_and_a_shortcut_only_the_solver(requester: Caller) -> None:

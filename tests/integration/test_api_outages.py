@@ -57,11 +57,10 @@ class TwoApis:
 
 @asynccontextmanager
 async def two_apis(parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str) -> AsyncIterator[TwoApis]:
-    assert parts.redis_url is not None and parts.temporal is not None
-    valkey, where = await link_to(parts.redis_url), parts.temporal
-    given = {"database_url": urls.app, "redis_url": through(parts.redis_url, valkey), **settings}
-    given |= {"temporal": where.address, "namespace": where.namespace}
-    async with serving(people, **given) as one, serving(people, **given) as other:
+    assert parts.redis_url is not None
+    valkey = await link_to(parts.redis_url)
+    settings["REDIS_URL"] = through(parts.redis_url, valkey)
+    async with serving(parts, urls, people, **settings) as one, serving(parts, urls, people, **settings) as other:
         yield TwoApis(one, other, valkey)
     await valkey.cut()
 
@@ -71,9 +70,8 @@ async def linked_api(parts: DataParts, urls: Urls, people: dict[str, Person]) ->
     assert parts.redis_url is not None and parts.temporal is not None
     postgres, valkey = await link_to(urls.app), await link_to(parts.redis_url)
     temporal = await link_to(parts.temporal.address)
-    given = {"database_url": through(urls.app, postgres), "redis_url": through(parts.redis_url, valkey)}
-    given |= {"temporal": f"127.0.0.1:{temporal.port}", "namespace": parts.temporal.namespace}
-    async with serving(people, **given) as api:
+    given = {"DATABASE_URL": through(urls.app, postgres), "REDIS_URL": through(parts.redis_url, valkey)}
+    async with serving(parts, urls, people, temporal=f"127.0.0.1:{temporal.port}", **given) as api:
         yield LinkedApi(api, postgres, valkey, temporal)
     for link in (postgres, valkey, temporal):
         await link.cut()

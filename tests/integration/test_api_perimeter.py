@@ -3,14 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from itertools import permutations
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from perdure.api.auth import OPEN_PATHS
 from perdure.api.health import PERIMETER_EVENTS
 from perdure.local import DataParts
 from perdure.store.database import new_id
@@ -27,14 +25,7 @@ PAGES = ("/", "/review", "/sign-in", "/status", "/docs", "/chat", "/assets/pages
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "cross-origin-resource-policy": "same-origin"}
 
 
-def served_by(
-    parts: DataParts, urls: Urls, people: dict[str, Person], **settings: str
-) -> AbstractAsyncContextManager[Api]:
-    assert parts.redis_url is not None and parts.temporal is not None
-    where = parts.temporal
-    given = {"database_url": urls.app, "redis_url": parts.redis_url, "temporal": where.address}
-    given |= {"namespace": where.namespace, "RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": "5"}
-    return serving(people, **given, **settings)
+LIMITED = {"RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": "5"}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +37,7 @@ async def proxied(parts: DataParts, urls: Urls, people: dict[str, Person]) -> As
         "PERDURE_PROXIES": "127.0.0.1",
         "PERDURE_CONNECTIONS_PER_ADDRESS": "3",
     }
-    async with served_by(parts, urls, people, **settings) as running:
+    async with serving(parts, urls, people, **LIMITED, **settings) as running:
         yield running
 
 
@@ -61,7 +52,7 @@ async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
         writer.close()
 
 
-async def test_no_page_answers_a_foreign_host_and_a_rebound_one_cannot_register(api: Api) -> None:
+async def test_no_page_answers_a_foreign_host(api: Api) -> None:
     counter = PERIMETER_EVENTS.labels(event="host_not_allowed")._value
     async with api.client(None) as client:
         for host in ("", "evil@127.0.0.1", "0.0.0.0"):
@@ -75,12 +66,6 @@ async def test_no_page_answers_a_foreign_host_and_a_rebound_one_cannot_register(
         for path in ("/sign-in", "/sign-out", "/review/x/decide"):
             form = {"Content-Type": "application/x-www-form-urlencoded", "Host": EVIL}
             assert (await client.post(path, content="name=a", headers=form)).status_code == 421
-        body = {"name": "mallory", "password": "a long enough password"}
-        for path in sorted(OPEN_PATHS):
-            head = {"Host": EVIL, "Origin": f"http://{EVIL}", "Sec-Fetch-Site": "same-origin"}
-            assert (await client.post(path, json=body, headers=head)).status_code == 421, path
-    async with api.services.db.transaction("local") as tx:
-        assert not await tx.fetch("SELECT FROM users WHERE name = 'mallory'")
 
 
 async def test_forwarded_host_headers_are_ignored(api: Api, requester: Caller) -> None:
@@ -206,7 +191,7 @@ async def addresses(client: httpx.AsyncClient, *forwarded: str) -> list[int]:
 
 
 async def test_no_forwarded_address_counts(api: Api, parts: DataParts, urls: Urls, people: dict[str, Person]) -> None:
-    async with served_by(parts, urls, people) as bare, bare.client(None) as client:
+    async with serving(parts, urls, people, **LIMITED) as bare, bare.client(None) as client:
         found = await addresses(client, *(f"203.0.113.{number}" for number in range(8)))
         assert found.count(429) >= 3, "all of them are of one address"
         answer = await client.get("/sign-in", headers={"X-Forwarded-Proto": "https"})
@@ -271,14 +256,6 @@ async def stored(api: Api) -> dict[str, int]:
         return {name: await tx.fetchval(f"SELECT count(*) FROM {name}") for name in COUNTED}
 
 
-@pytest.fixture(scope="module")
-async def clients(api: Api) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
-    made = {name: api.client(name) for name in ("requester", "reviewer", "admin")}
-    yield made
-    for client in made.values():
-        await client.aclose()
-
-
 def fault(answer: httpx.Response, bad: Bad) -> str | None:
     about = f"{bad.method} {bad.path[:120]} {(bad.body or b'')[:80]!r} -> {answer.status_code} {answer.text[:200]}"
     if answer.status_code not in bad.status:
@@ -293,8 +270,9 @@ def fault(answer: httpx.Response, bad: Bad) -> str | None:
 
 @pytest.mark.sized
 async def test_each_malformed_request_is_a_typed_4xx_and_not_cached(
-    api: Api, ended_turn: dict[str, str], clients: dict[str, httpx.AsyncClient]
+    api: Api, ended_turn: dict[str, str], requester: Caller, reviewer: Caller, admin: Caller
 ) -> None:
+    clients = {"requester": requester, "reviewer": reviewer, "admin": admin}
     before = await stored(api)
     faults = []
     for number, bad in enumerate(TABLE):
@@ -324,54 +302,6 @@ async def test_an_unsupported_message_is_refused_by_its_field(requester: Caller,
         answer = await requester.post(f"/v1/conversations/{ended_turn['conversation']}/turns", json=body)
         assert answer.status_code == 422
         assert answer.json()["error"]["details"]["fields"][0]["field"] == "body.message"
-
-
-async def send_head(api: Api, head: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, port = api.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(head.replace(b"{token}", api.people["requester"].token.encode()))
-    await writer.drain()
-    return reader, writer
-
-
-async def raw_answer(api: Api, head: bytes, *chunks: bytes) -> bytes:
-    """What the server says to bytes that no client library would send."""
-    reader, writer = await send_head(api, head)
-    try:
-        for chunk in chunks:
-            writer.write(chunk)
-            await writer.drain()
-        async with asyncio.timeout(30):
-            return await reader.read(65_536)
-    except ConnectionError:
-        return await reader.read(65_536)
-    finally:
-        writer.close()
-
-
-HEAD = (
-    b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-    b"Content-Type: application/json\r\n"
-)
-
-
-async def test_a_chunked_body_is_measured_while_it_is_read(api: Api) -> None:
-    before = await stored(api)
-    chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
-    answer = await raw_answer(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 40, b"0\r\n\r\n")
-    assert b" 413 " in answer.split(b"\r\n")[0]
-    assert b'"code":"body_too_large"' in answer.replace(b" ", b"")
-    assert await stored(api) == before
-
-
-async def test_a_client_that_leaves_in_the_middle_of_its_body_changes_nothing(api: Api) -> None:
-    before = await stored(api)
-    for _ in range(20):
-        reader, writer = await send_head(api, HEAD + b'Content-Length: 400\r\n\r\n{"agent": "refunds"')
-        writer.write_eof()
-        await asyncio.wait_for(reader.read(), 30)  # until the server has closed the connection
-        writer.close()
-    assert await stored(api) == before
 
 
 async def test_unusual_valid_text_is_stored_unchanged(requester: Caller) -> None:

@@ -20,10 +20,10 @@ from tests.conftest import Person, Urls, as_owner
 from tests.eventually import until
 from tests.integration.bad_tokens import bad_tokens, decode_token
 from tests.integration.conftest import Api
+from tests.integration.test_api_access import PASSWORD, Team
 from tests.integration.test_api_outages import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
 
-PASSWORD = "correct horse battery"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 OURS = {"X-Perdure-Request": "1"}
 
@@ -36,12 +36,7 @@ async def setup_code(api: Api, urls: Urls) -> str:
 
 
 async def invited(api: Api, *roles: str) -> str:
-    name = f"ann-{new_id()[-8:]}"
-    async with api.client("admin") as admin, api.client(None) as client:
-        made = await admin.post("/v1/team/invitations", json={"name": name, "roles": roles})
-        given = {"name": name, "password": PASSWORD, "invitation": made.json()["invitation"]}
-        assert (await client.post("/v1/auth/register", json=given)).status_code == 201
-    return name
+    return (await Team(api).invited(api.people["admin"].token, *roles))[0]
 
 
 @pytest.fixture

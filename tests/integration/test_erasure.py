@@ -372,6 +372,7 @@ async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api:
         assert before[0]["nodes"] and all(each.get("items", True) for each in before), before
         erased = await admin.delete(f"/v1/users/{LEAVER}/data")
         assert erased.status_code == 200, erased.text
+        assert (await admin.get("/v1/auth/me", headers=headers)).status_code == 401
 
         answers = [await admin.get(path, params=params) for path, params in views]
         assert [answer.status_code for answer in answers] == [200] * len(views)

@@ -52,6 +52,7 @@ async def through(
     app: Callable[[Scope, Receive, Send], Awaitable[None]] = echo,
     most_bytes: int = 1_000,
     app_object: object = None,
+    is_cut: bool = False,
     **given: Any,
 ) -> Messages:
     """What comes out when a request with these chunks goes in."""
@@ -59,7 +60,8 @@ async def through(
         "type": "http", "method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "headers": JSON,
         "app": app_object or Knower(), **given,
     }  # fmt: skip
-    waiting = [{"type": "http.request", "body": c, "more_body": n < len(chunks)} for n, c in enumerate(chunks, 1)]
+    waiting = [{"type": "http.request", "body": each, "more_body": True} for each in chunks]
+    waiting[-1:] = [{**each, "more_body": is_cut} for each in waiting[-1:]]
     sent: Messages = []
 
     async def receive() -> MutableMapping[str, Any]:
@@ -102,6 +104,11 @@ async def test_an_invalid_body_is_refused_with_its_code(body: bytes, expected: t
     assert outcome(await through(body)) == expected
 
 
+async def test_a_body_is_measured_as_it_arrives_and_a_part_of_one_is_refused() -> None:
+    assert outcome(await through(*[b" " * 400] * 4)) == (413, "body_too_large")
+    assert outcome(await through(b'{"agent": "refunds"}', is_cut=True)) == (400, "client_disconnected")
+
+
 @pytest.mark.parametrize(("given_scope", "code"), [
     ({"raw_path": b"/a%00b"}, "text_not_storable"),
     ({"raw_path": b"/a%ff"}, "not_utf8"),
@@ -140,11 +147,14 @@ async def test_a_page_outside_v1_accepts_a_form() -> None:
 @pytest.mark.parametrize(
     "body", [b"{}", b"{", b'{"a": 1, "a": 2}', b"x" * 1_001], ids=["good", "broken", "twice", "large"]
 )
-@pytest.mark.parametrize(("token", "expected"), [(None, (401, "token_missing")), ("unknown", (401, "token_invalid"))])
-async def test_below_v1_the_token_precedes_the_body(body: bytes, token: str | None, expected: tuple[int, str]) -> None:
-    authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
-    sent = await through(body, headers=[*JSON, *authorization], path="/v1/turns", app_object=Knower())
-    assert outcome(sent) == expected
+@pytest.mark.parametrize(("given", "code"), [
+    *((each, "token_missing") for each in (b"", b"Bearer", b"Basic dXNlcjpwYXNz", b"bearer\tx")),
+    *((b"Bearer " + each, "token_invalid") for each in (b"unknown", b"x" * 5_000, b"\xe9")),
+])  # fmt: skip
+async def test_below_v1_the_token_precedes_the_body(body: bytes, given: bytes, code: str) -> None:
+    head = [*JSON, *([(b"authorization", given)] if given else [])]
+    sent = await through(body, headers=head, path="/v1/turns", app_object=Knower())
+    assert outcome(sent) == (401, code)
     assert (b"www-authenticate", b"Bearer") in sent[0]["headers"]
 
 
