@@ -133,12 +133,7 @@ async def approved(served: Served, address: TurnAddress) -> None:
 async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
     """The model has failed; its next attempt is not due yet."""
     address = await served.begin(Line("well", fails=1, seconds=speaks_seconds))
-
-    async def failed_once() -> bool:
-        described = await served.handle(address).describe()
-        return any(each.attempt == 2 for each in described.raw_description.pending_activities)
-
-    await until(failed_once)
+    await served.fails_once(address)
     return address
 
 
