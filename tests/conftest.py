@@ -67,7 +67,7 @@ hypothesis.settings.load_profile("suite")
 pytest_plugins = ("tests.harness", "tests.served_turns", "tests.code_blocks")
 TOGETHER = (
     "tests/acceptance/(approvals|streams|assembly)/",
-    "tests/acceptance/test_(blocks|charts|cli|filings|ops|ports|reviewing)[.]py",
+    "tests/acceptance/test_(blocks|charts|cli|filings|ops|ports)[.]py",
     "tests/pages/",
 )
 """Patterns of test files. The files that match one run in one process because they share a stack or a browser."""

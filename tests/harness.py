@@ -116,6 +116,11 @@ class AppRecords:
         rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
         return [row["kind"] for row in rows]
 
+    async def event_data(self, turn_id: str, kind: str) -> list[dict[str, Any]]:
+        """The data of the turn's events of this kind."""
+        rows = await self.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", turn_id, kind)
+        return [row["data"] for row in rows]
+
 
 @dataclass(slots=True)
 class Harness(AppRecords):

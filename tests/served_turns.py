@@ -90,6 +90,15 @@ class Served:
 
         return await until(look)
 
+    async def fails_once(self, address: TurnAddress) -> None:
+        """Waits until a call of the turn has failed and its next attempt is not due yet."""
+
+        async def failed_once() -> bool:
+            pending = (await self.handle(address).describe()).raw_description.pending_activities
+            return bool(pending) and pending[0].attempt > 1
+
+        await until(failed_once)
+
     async def waits_for(self, address: TurnAddress, request_id: str) -> str:
         async def look() -> bool:
             row = await self.row(address)

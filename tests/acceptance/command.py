@@ -1,14 +1,10 @@
-"""The `perdure` command against a running stack, in the test's process, a separate one or on a terminal."""
+"""The `perdure` command against a running stack, in the test's process or a separate one."""
 
 import io
 import json
 import os
-import pty
-import re
-import select
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +17,6 @@ from tests.acceptance.running import ROOT
 from tests.eventually import wait_until
 
 _MOST_SECONDS = 90.0
-_ESCAPES = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,40 +79,3 @@ class Started(subprocess.Popen[str]):
     def wait_ended(self) -> Ended:
         out, err = self.communicate(timeout=_MOST_SECONDS)
         return Ended(self.returncode, out, err)
-
-
-class Terminal:
-    """A command on a separate terminal, as a person sees it and types into it."""
-
-    def __init__(self, perdure: Command, *words: str, **environ: str) -> None:
-        self._leader, follower = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "perdure", *words], cwd=ROOT,
-            env={**perdure.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "40", **environ}, stdin=follower,
-            stdout=follower, stderr=follower, start_new_session=True,
-        )  # fmt: skip
-        os.close(follower)
-        self.seen = ""
-
-    def until(self, pattern: str) -> str:
-        """The output so far, without escapes and carriage returns, once it contains `pattern`."""
-        deadline = time.monotonic() + _MOST_SECONDS
-        while not re.search(pattern, shown := _ESCAPES.sub("", self.seen).replace("\r", ""), re.DOTALL):
-            assert select.select([self._leader], [], [], max(0.0, deadline - time.monotonic()))[0], self.seen
-            try:
-                self.seen += os.read(self._leader, 65_536).decode("utf-8", "replace")
-            except OSError as error:  # the command has gone
-                raise AssertionError(self.seen) from error
-        return shown
-
-    def type(self, text: str) -> None:
-        os.write(self._leader, text.encode())
-
-    def exit_code(self) -> int:
-        try:
-            while os.read(self._leader, 65_536):
-                pass
-        except OSError:  # the other end is closed
-            pass
-        os.close(self._leader)
-        return self.process.wait(_MOST_SECONDS)

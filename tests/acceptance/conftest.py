@@ -5,16 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.command import Command
-from tests.acceptance.running import ROOT, RunningStack, running
+from tests.acceptance.running import RunningStack, running
 from tests.code_blocks import CODE_BLOCK_APP
 
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """The examples, the notice board and slow code blocks in a data folder of their own."""
-    apps = ("--app", str(ROOT / "tests" / "apps" / "board"), "--app", str(CODE_BLOCK_APP))
+    """The examples and slow code blocks in a data folder of their own."""
     home = tmp_path_factory.mktemp("acceptance") / "home"
-    with running(home, "--examples", *apps, PERDURE_SANDBOX_SECONDS="20") as started:
+    with running(home, "--examples", "--app", str(CODE_BLOCK_APP), PERDURE_SANDBOX_SECONDS="20") as started:
         yield started
 
 

@@ -22,20 +22,6 @@ def test_status_reports_every_part_well_and_agents_and_topologies_are_listed(per
     assert perdure("topologies", "show", "nonsense").code == 4
 
 
-def test_a_pause_shows_the_exact_call_and_the_command_that_decides_it(perdure: Command) -> None:
-    asking = perdure.start("chat", "refunds", "-m", "Refund order 301")
-    approval_id = perdure.pending("Refund order 301")["id"]
-    decision = perdure("approvals", "approve", approval_id, "--comment", "fine")
-    chat = asking.wait_ended()
-    assert (decision.code, chat.code) == (0, 0)
-    assert '"order": "301"' in decision.out and '"order": "301"' in chat.out
-    assert f"approvals approve {approval_id}" in chat.out
-    assert "fine" in chat.out and "Order 301 was refunded" in chat.out
-    assert perdure("approvals", "approve", approval_id).code == 5
-    history = perdure("approvals", "show", approval_id, "--json").json["history"]
-    assert [entry["what"] for entry in history][:2] == ["approval.opened", "approval.decided"]
-
-
 def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Command) -> None:
     words = 300  # six seconds of speech: a busy machine must not let it end before the signal
     chat = perdure.start("chat", "refunds", "-m", "/echo " + "word " * words)

@@ -45,6 +45,13 @@ async def test_no_app_withdraws_no_agent(urls: Urls, db: Database, tmp_path: Pat
     assert any(all(f"{each} (" in line for each in SIX) for line in said)
 
 
+async def test_another_app_withdraws_the_rest(urls: Urls, db: Database, tmp_path: Path) -> None:
+    gone, _ = prepare(urls, tmp_path, PERDURE_APP=str(DESK))
+    assert await published(db) == {"desk"} and sum(each in line for line in gone for each in SIX) >= len(SIX)
+    prepare(urls, tmp_path, PERDURE_EXAMPLES="true")
+    assert await published(db) == SIX
+
+
 async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls, db: Database, tmp_path: Path) -> None:
     app = tmp_path / "desk"
     shutil.copytree(DESK, app)

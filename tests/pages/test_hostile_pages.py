@@ -11,7 +11,6 @@ from perdure.settings import Settings
 from tests.conftest import Person
 from tests.harness import Harness
 from tests.pages.conftest import CORPUS, NARROW, UNSEEN, Site, alarm, decided, pages_at
-from tests.pages.test_reviewing import status_of
 
 
 @pytest.mark.parametrize("text", ["\n".join(CORPUS), *(pytest.param(text, marks=pytest.mark.soak) for text in CORPUS)])
@@ -56,18 +55,6 @@ async def test_the_result_of_a_form_stays_beside_the_notice_of_an_old_page(site:
     await expect(page.locator("#notice")).to_contain_text("It was not sent.This page is old.")
     await page.evaluate("perdure.notice('')")
     await expect(page.locator("#notice")).to_have_text("It was not sent.")
-
-
-async def test_long_arguments_must_be_opened_before_the_buttons_appear(site: Site) -> None:
-    approval, window = await site.open_approval(
-        "post", {"text": "long " * 20_000 + "THE END"}, java_script_enabled=False
-    )
-    await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
-    await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
-    await window.page.locator("#whole").click()
-    await expect(window.page.locator("pre.json")).to_contain_text("THE END")
-    await window.page.get_by_role("button", name="Approve").click()
-    assert await status_of(site, approval) == "approved"
 
 
 async def test_an_open_page_shows_immediately_that_another_reviewer_decided(site: Site) -> None:
@@ -131,19 +118,6 @@ async def test_a_page_requests_an_update_again_that_it_did_not_get(site: Site) -
     await decided(window.page, "approved", "admin")
     await expect(window.page.locator("#notice")).to_be_empty()
     assert met == ["no stream", "no state"]
-
-
-async def test_a_form_of_another_site_does_nothing(site: Site) -> None:
-    approval, window = await site.open_approval("post", {"text": "forged"})
-    cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
-    sent = {"decision": "approve", "digest": "x"}
-    async with httpx.AsyncClient(base_url=site.url, cookies=cookies) as client:
-        for verb in ("decision", "draft", "edit", "claim"):
-            path = f"/review/{approval}/{verb}"
-            foreign = await client.post(path, data=sent, headers={"Origin": "https://elsewhere.example"})
-            assert foreign.status_code == 403, verb
-            assert verb == "draft" or (await client.post(path, data=sent)).status_code == 403, verb
-    assert await status_of(site, approval) == "pending"
 
 
 async def test_open_pages_survive_a_restart_of_the_api(

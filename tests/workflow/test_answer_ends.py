@@ -78,10 +78,7 @@ async def test_every_end_is_told_apart_and_the_parts_are_one_answer(
     assert [(each["call_id"], each["finish_reason"]) for each in calls] == [
         (f"m{step}", ending) for step, ending in enumerate(stated, 1)
     ], "each continuation is a call of its own, and no tool ran"
-    told = await served.harness.rows(
-        "SELECT data FROM events WHERE turn_id = $1 AND kind = 'generation.complete' ORDER BY seq", address.turn_id
-    )
-    ends = [row["data"] for row in told]
+    ends = await served.harness.event_data(address.turn_id, "generation.complete")
     parts = [str(answer)[each.get("start", 0) :][: each["characters"]] for each in ends if each["characters"]]
     assert parts == [line.text for line in lines if line.text], "a reader who missed tokens is sent each call's part"
     assert [each["finish_reason"] for each in ends] == stated
@@ -135,12 +132,7 @@ async def assert_cut(served: Served, address: TurnAddress, answer: str) -> None:
 
 async def test_a_stop_while_a_continuation_waits_or_streams_keeps_one_message(served: Served) -> None:
     waiting = await served.begin(cut("one"), Line(" two", fails=99, again_seconds=60))
-
-    async def tried_once() -> bool:
-        pending = (await served.handle(waiting).describe()).raw_description.pending_activities
-        return bool(pending) and pending[0].attempt > 1
-
-    await until(tried_once)
+    await served.fails_once(waiting)
     await served.stop(waiting)
     await served.until(waiting, TurnStatus.STOPPED)
     await assert_cut(served, waiting, "one two")

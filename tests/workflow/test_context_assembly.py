@@ -17,9 +17,8 @@ FIXED = "I am glad that you wrote this."
 BOOK = "Book p1 at Monday 11:00"
 
 
-async def stages(engine: Engine, turn_id: str, stage: str = "context_assembly") -> list[dict[str, Any]]:
-    rows = await engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage' ORDER BY seq", turn_id)
-    return [row["data"] for row in rows if row["data"].get("stage") == stage]
+async def stages(engine: Engine, turn_id: str) -> list[dict[str, Any]]:
+    return [data for data in await engine.event_data(turn_id, "stage") if data.get("stage") == "context_assembly"]
 
 
 async def turn(engine: Engine, text: str, conversation_id: str) -> str:
@@ -60,8 +59,8 @@ async def test_a_message_sent_into_an_open_turn_is_checked_and_not_answered_by_i
     (approval,) = await engine.rows("SELECT id FROM approvals WHERE turn_id = $1", started.turn_id)
     await engine.decide_and_wake(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
     await engine.until(started.turn_id, TurnStatus.COMPLETED)
-    (done,) = await engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", started.turn_id)
-    after = done["data"]["left_over"]
+    (done,) = await engine.event_data(started.turn_id, "done")
+    after = done["left_over"]
     row = await engine.until(after, TurnStatus.COMPLETED)
     assert await engine.nodes(after) == ["preflight", "safety_intervention", "finalize"]
     assert row["answer"].startswith(FIXED)

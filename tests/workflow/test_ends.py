@@ -66,12 +66,7 @@ async def test_a_stop_between_two_attempts_ends_the_turn_without_another(served:
     """The next try would come after a minute."""
     fails, later = Line("one two", fails=99, again_seconds=60), Line("", [("look", {"mode": "later"})])
     address = await served.begin(fails if what == "model" else later, DONE)
-
-    async def tried_once() -> bool:
-        pending = (await served.handle(address).describe()).raw_description.pending_activities
-        return bool(pending) and pending[0].attempt > 1
-
-    await until(tried_once)
+    await served.fails_once(address)
     await served.stop(address)
     assert (await served.until(address, TurnStatus.STOPPED))["problem"] is None
     assert (await served.harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]

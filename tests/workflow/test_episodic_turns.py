@@ -49,20 +49,13 @@ async def turn(served: Served, *lines: Line, **given: object) -> TurnAddress:
     return address
 
 
-async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[str, object]]:
-    rows = await served.harness.rows(
-        "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
-    )
-    return [row["data"] for row in rows]
-
-
 async def test_a_turns_answer_is_recalled_in_the_next_conversation(episodic: Served) -> None:
     first = await turn(episodic, Line("The zebra lives in enclosure nine."))
     (kept,) = await episodic.harness.rows("SELECT summary FROM episodes WHERE turn_id = $1", first.turn_id)
     assert kept["summary"].endswith("The zebra lives in enclosure nine.")
-    assert await events(episodic, first, "memory.write.created") == [{"scope": "episodic"}]
+    assert await episodic.harness.event_data(first.turn_id, "memory.write.created") == [{"scope": "episodic"}]
     second = await turn(episodic, Line("the zebra again"))
-    (searched,) = await events(episodic, second, "memory.search")
+    (searched,) = await episodic.harness.event_data(second.turn_id, "memory.search")
     assert (searched["status"], searched["by"]) == ("ok", "full_text")
     (request,) = episodic.sent_to_model(second)
     told = [message["content"] for message in request if HEADING in str(message["content"])]
@@ -80,7 +73,7 @@ async def test_the_recalled_text_is_the_same_in_every_call_of_a_turn(episodic: S
         assert len(requests) == 2 and len(parts) <= 1
         texts.append("".join(parts))
     assert texts[2].count(HEADING) == 1
-    (loaded,) = await events(episodic, address, "memory.context.loaded")
+    (loaded,) = await episodic.harness.event_data(address.turn_id, "memory.context.loaded")
     assert loaded["episodes"] == 2, "as many as the agent asks for, of three that match"
 
 
@@ -98,9 +91,9 @@ async def test_a_turn_continues_if_memory_is_unavailable(episodic: Served, monke
 
     monkeypatch.setattr(episodes, "find", away)
     address = await turn(episodic, Line("on it goes"))
-    (searched,) = await events(episodic, address, "memory.search")
+    (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
     assert searched == {"scope": "episodic", "status": "unavailable", "hits": []}
-    assert await events(episodic, address, "memory.context.loaded") == []
+    assert await episodic.harness.event_data(address.turn_id, "memory.context.loaded") == []
 
 
 async def test_an_agent_without_memory_neither_searches_nor_stores(episodic: Served) -> None:
@@ -121,7 +114,8 @@ async def test_with_a_model_hits_are_scored_by_cosine(episodic: Served, hashing:
     finally:
         hashing.down = True
         await relay.close()
-    (searched,) = await events(episodic, address, "memory.search")
+    (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
     assert (searched["status"], searched["by"]) == ("ok", "cosine")
-    assert await events(episodic, address, "memory.context.loaded") == [{"fields": [], "episodes": 2}]
+    (loaded,) = await episodic.harness.event_data(address.turn_id, "memory.context.loaded")
+    assert loaded == {"fields": [], "episodes": 2}
     assert "the okapi sleeps in the barn" in str(episodic.sent_to_model(address))

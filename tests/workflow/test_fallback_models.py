@@ -53,11 +53,10 @@ async def test_the_fallback_model_answers_if_the_first_is_unavailable(served: Se
     assert asked_models(served.harness, address) == [OWN] * PROVIDER_ERRORS + [OTHER]
     (call,) = await served.harness.rows("SELECT model, errors, call_id FROM model_calls WHERE turn_id = $1", row["id"])
     assert tuple(call) == (OTHER, PROVIDER_ERRORS, "m1"), "one call, one ledger row, paid to the model that answered"
-    data = "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq"
-    told = [each["data"] for each in await served.harness.rows(data, row["id"], "transient_error")]
+    told = await served.harness.event_data(address.turn_id, "transient_error")
     assert told[-1]["fallback_model"] == OTHER and "fallback_model" not in told[0]
-    begun = await served.harness.rows(data, row["id"], "generation.start")
-    assert [each["data"]["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
+    begun = await served.harness.event_data(address.turn_id, "generation.start")
+    assert [each["model"] for each in begun] == [OWN] * PROVIDER_ERRORS + [OTHER]
 
 
 @pytest.mark.parametrize("code", ["model_not_found", "model_setup", "model_timeout"])

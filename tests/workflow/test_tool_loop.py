@@ -10,7 +10,6 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, RULE_EXEMPTED
-from perdure.examples.ops.cluster.faults import Fault, Faults
 from perdure.examples.ops.cluster.state import State
 from perdure.store import agents
 from perdure.store.agents import set_exemption
@@ -35,11 +34,6 @@ class Ops:
     @property
     def state(self) -> State:
         return State(self.engine.home / "mcp" / "ops-cluster" / "cluster.json")
-
-    def fail(self, fault: Fault) -> None:
-        folder = self.engine.home / "mcp" / "ops-cluster"
-        folder.mkdir(parents=True, exist_ok=True)
-        Faults(folder / "faults.json").arm(fault)
 
     async def begin(self, text: str) -> str:
         return (await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)).turn_id
@@ -144,9 +138,8 @@ async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
         await set_exemption(tx, tool, exempt=waived, user_id=ops.engine.people["admin"].user_id)
 
 
-async def let_pass(ops: Ops, turn_id: str) -> list[str]:
-    sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
-    return [row["tool"] for row in await ops.engine.rows(sql, turn_id)]
+async def let_pass(ops: Ops, turn_id: str) -> list[object]:
+    return [each["tool"] for each in await ops.engine.event_data(turn_id, "hitl.rule_fire")]
 
 
 async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_ops: Ops, db: Database) -> None:

@@ -17,13 +17,14 @@ from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSignal
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_requested
+from perdure.temporal.workflow_client import is_workflow_missing
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, in_a_call, silent, until_called
-from tests.scale import sized
+from tests.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.served_turns import DONE, PAUSED, PAY, Served
 
 pytestmark = [
@@ -33,7 +34,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"),
 ]
 
-BELLS = sized(1_000, 200)
+TURNS = sized(20, 1)
+DOUBLED, LATE, FORGERIES = sized(1_000, 200), sized(100, 20), sized(100, 100)
+"""Signals to each of them."""
 GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
 """A record that cannot be read."""
 FORGED: list[Any] = [
@@ -41,6 +44,7 @@ FORGED: list[Any] = [
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
     {"kind": "", "request_id": "x" * 900},
     {"kind": "request", "request_id": "stop"},
+    {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}},
     {"kind": "stop", "request_id": "x"},
 ]
 
@@ -52,7 +56,8 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
         async with gate:
             try:
                 await served.wake(address, bell)
-            except RPCError:
+            except RPCError as error:
+                assert is_workflow_missing(error), error
                 return False
             return True
 
@@ -60,35 +65,36 @@ async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> in
 
 
 @pytest.mark.sized
-async def test_signals_to_a_paused_turn_run_nothing_and_lose_nothing(served: Served) -> None:
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    real = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
-    taken = await ring_all(served, address, [real if n % 2 else FORGED[n // 2 % len(FORGED)] for n in range(BELLS)])
-    assert taken == BELLS
-    for garbage in GARBAGE:
-        await served.handle(address).signal(WAKE, args=garbage)
-    assert await served.states(address) == {"t1.0": "planned"}
-    assert (await served.row(address))["status"] == PAUSED.value
-    await served.decide(address)
-    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "well"
-    assert served.effects(address, "/pay") == 1
-
-
-async def test_signals_before_during_and_after_a_decision_lead_to_one_effect(served: Served) -> None:
-    address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
-    early = await ring_all(served, address, [WakeSignal(kind="request")] * 50)
-    await served.until(address, PAUSED)
-    ringing = asyncio.create_task(ring_all(served, address, [WakeSignal(kind="request")] * 150))
-    await served.decide(address)
-    await served.until(address, TurnStatus.COMPLETED)
-    await ringing
-    assert await served.handle(address).result() == "completed"
-    late = await ring_all(served, address, [WakeSignal(kind="request")] * 20)
-    assert (early, late) == (50, 0), "a bell to a turn that has ended reaches no run"
-    assert served.effects(address, "/pay") == 1
-    assert len(served.sent_to_model(address)) == 2
-    assert (await served.harness.kinds(address.turn_id)).count("done") == 1
-    assert CONFIRM not in await replayed_calls(served, address), "no stop was requested"
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_repeated_late_and_forged_signals_have_one_effect(served: Served) -> None:
+    gone, other = 0, await served.paused(Line("asking", [PAY]), DONE)
+    of_other = {"request_id": approval_id(other.turn_id, "t1.0")}
+    forged = [*FORGED, {"kind": "request", **of_other}, {"kind": "stop", **of_other}]
+    with Clocked() as clocked:
+        for _ in range(TURNS):
+            address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
+            real = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
+            bells = [forged[n % len(forged)] for n in range(FORGERIES)] + [real] * (DOUBLED // 2 - 50)
+            assert await ring_all(served, address, [real] * 50) == 50, "before its pause"
+            await served.until(address, PAUSED)
+            assert await ring_all(served, address, bells) == len(bells), "none of them ends a run"
+            for garbage in GARBAGE:
+                await served.handle(address).signal(WAKE, args=garbage)
+            assert await served.states(address) == {"t1.0": "planned"}
+            assert (await served.row(address))["status"] == PAUSED.value
+            ringing = asyncio.create_task(ring_all(served, address, [real] * (DOUBLED // 2)))
+            await served.decide(address)
+            assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "well"
+            assert await served.handle(address).result() == "completed"
+            gone += DOUBLED // 2 - await ringing + LATE
+            assert await ring_all(served, address, [real] * LATE) == 0, "a turn that has ended has no run"
+            assert (served.effects(address, "/pay"), len(served.sent_to_model(address))) == (1, 2)
+            assert (await served.harness.kinds(address.turn_id)).count("done") == 1
+            await replayed_calls(served, address)
+    sent = TURNS * (DOUBLED + LATE + FORGERIES)
+    said = f"{sent} to {TURNS} turns ({DOUBLED} doubled, {LATE} late, {FORGERIES} forged each), {gone} found no run"
+    print(f"\nsignals: {said}; {clocked}")
+    assert (await served.row(other))["status"] == PAUSED.value
 
 
 async def test_a_signal_for_another_turn_is_ignored(served: Served) -> None:
@@ -127,12 +133,7 @@ async def approved(served: Served, address: TurnAddress) -> None:
 async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
     """The model has failed; its next attempt is not due yet."""
     address = await served.begin(Line("well", fails=1, seconds=speaks_seconds))
-
-    async def failed_once() -> bool:
-        described = await served.handle(address).describe()
-        return any(each.attempt == 2 for each in described.raw_description.pending_activities)
-
-    await until(failed_once)
+    await served.fails_once(address)
     return address
 
 

@@ -9,15 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure.activities.tools import ToolActivities
-from perdure.contracts.calls import CallState
-from perdure.contracts.errors import CallerError
-from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.turns import TurnAddress
-from perdure.core.approvals.decisions import Decider
 from perdure.local import DataParts
 from perdure.local.ports import free_port
-from perdure.store.approvals.assignments import withdraw
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.conftest import Urls
 from tests.harness import Harness
@@ -31,10 +24,7 @@ APPROVALS = sized(2_000, 25)
 DECIDERS = 16
 APPROVALS_AT_ONCE = 4
 """64 open requests."""
-WITHDRAWALS = sized(1_000, 60)
 AT_ONCE = 8
-MOST_DELAY_SECONDS = 0.012
-"""About the time of a withdrawal or a call, so that neither is always first."""
 
 
 @asynccontextmanager
@@ -125,43 +115,3 @@ async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness
     }
     assert len(won) == APPROVALS
     await assert_decided_once(harness, won)
-
-
-async def withdrawn(harness: Harness, address: TurnAddress) -> str:
-    """The answer to the reviewer who withdraws it."""
-    reviewer = harness.people["reviewer"]
-    person = Decider(reviewer.user_id, reviewer.roles, reviewer.name)
-    try:
-        async with harness.db.transaction("local") as tx:
-            await withdraw(tx, approval_id(address.turn_id, "t1.0"), person, "no more")
-    except CallerError as error:
-        return error.code
-    return "withdrawn"
-
-
-async def test_a_racing_withdrawal_or_execution_happens_and_never_both(harness: Harness) -> None:
-    chance, gate, seen = random.Random(9), asyncio.Semaphore(AT_ONCE), Counter[tuple[str, str, str, int]]()
-
-    async def race_of(number: int) -> None:
-        async with gate:
-            address = await harness.approved(("pay", {"amount": number + 1}), caps=MANY)
-            call = await harness.tool_call(address, "t1.0")
-
-            async def withdrawing() -> str:
-                await asyncio.sleep(chance.uniform(0, MOST_DELAY_SECONDS))
-                return await withdrawn(harness, address)
-
-            async def executing() -> str:
-                await asyncio.sleep(chance.uniform(0, MOST_DELAY_SECONDS))
-                return (await harness.activity(ToolActivities(harness.deps).run, call)).state.value
-
-            said, came_to = await asyncio.gather(withdrawing(), executing())
-            paid = harness.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
-            seen[said, came_to, (await harness.approval_row(address))["status"], paid] += 1
-
-    with Clocked() as clocked:
-        await asyncio.gather(*(race_of(number) for number in range(WITHDRAWALS)))
-    ran = ("already_running", CallState.DONE.value, "done", 1)
-    taken_back = ("withdrawn", CallState.DENIED.value, "withdrawn", 0)
-    print(f"\nwithdrawal: {WITHDRAWALS} races, {seen[ran]} ran, {seen[taken_back]} withdrawn, {clocked}")
-    assert set(seen) == {ran, taken_back}, "one or the other, each came first at times"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -67,6 +68,17 @@ def test_with_json_each_event_is_one_line(cli: Perdure, interrupt_after: Interru
     told = [(line["status"], line["assignee"]) for line in lines]
     assert told == [("pending", None), ("pending", "tom"), ("done", None)]
     assert lines[0]["schema"] == APPROVAL["schema"]
+
+
+def test_on_a_terminal_it_is_a_table_until_ctrl_c(
+    cli: Perdure, interrupt_after: InterruptAfter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    interrupt_after(2)
+    ended = cli("approvals watch", waits(), NONE, reply({**APPROVAL, "status": "approved", "decided_by": "tom"}))
+    assert (ended.code, ended.err) == (0, "")
+    assert all(part in ended.out for part in ("\x1b[", "age", "high", "1 pending; press Ctrl-C"))
+    assert re.search(r"refund \(a-1\)[^\n]* tom", ended.out)
 
 
 def test_a_queue_of_several_pages_is_read_completely(cli: Perdure, interrupt_after: InterruptAfter) -> None:

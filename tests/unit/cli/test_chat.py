@@ -45,7 +45,7 @@ FAILED = {"failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x
 
 
 @pytest.mark.parametrize(("kind", "data", "named"), [
-    ("tool.approved", {"tool": "t", "decision": "edit", "by": "rita"}, ["edit", "rita"]),
+    ("tool.approved", {"tool": "t", "decision": "edit", "by": "rita", "comment": "so"}, ["edit", "rita: so"]),
     ("tool.denied", {"tool": "t", "decision": "reject", "by": "ann", "comment": "\x1b"}, ["reject", "ann", "\\u001b"]),
     ("tool.denied", {"tool": "t", "reason": "expired"}, ["expired"]),
     ("tool.denied", {"tool": "t", "reason": "withdrawn", "by": "ann", "comment": "why"}, ["withdrawn", "ann", "why"]),

@@ -57,15 +57,6 @@ async def test_who_cannot_decide_sees_less(call_api: SpokenApi, browse: Browse) 
     assert tells_of_earlier_calls == [True, False]
 
 
-async def test_an_open_page_gets_the_new_state_with_its_heading(call_api: SpokenApi, browse: Browse) -> None:
-    assert '<span id="badge">' in (await browse(f"/review/{ID}")).text
-    decided = {**CALL, "status": "approved", "decision": {"type": "approve", "by": "bob"}, "allowed_decisions": []}
-    call_api.answers[f"/v1/approvals/{ID}"] = (200, decided)
-    part = await browse(f"/review/{ID}/state?version=1&status=pending", headers={"HX-Request": "true"})
-    badge = part.text.partition('<span id="badge" hx-swap-oob="true">')[2].partition("</span>")[0]
-    assert "approved" in badge and "bob" in part.text
-
-
 async def test_the_next_call_and_the_way_back_are_of_the_list_it_came_from(call_api: SpokenApi, browse: Browse) -> None:
     other = {**CALL, "id": ID[:-1] + "2"}
     call_api.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
@@ -88,16 +79,6 @@ async def test_a_forms_answer_has_its_address(call_api: SpokenApi, browse: Brows
     edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
     assert f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
     assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
-
-
-async def test_mute_calls_differ_by_arguments(call_api: SpokenApi, browse: Browse) -> None:
-    two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
-    call_api.answers["/v1/approvals"] = (200, {"items": two})
-    inbox = (await browse("/review")).text
-    for n in (1, 2):
-        assert f'<span class="says">name: &#34;{n} &lt;b&gt;&#34;</span>' in inbox
-        assert f"name: &#34;{n} &lt;b&gt;&#34;, " in inbox
-    assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
 
 
 async def test_the_history_names_the_new_holder_and_ends_in_one_full_stop(call_api: SpokenApi, browse: Browse) -> None:

@@ -105,6 +105,15 @@ async def test_what_was_typed_outlives_the_session(api: SpokenApi, browse: Brows
     assert elsewhere.status_code == 422 and "elsewhere" not in elsewhere.text
 
 
+@pytest.mark.parametrize("verb", ["decision", "draft", "edit", "claim"])
+async def test_a_form_of_another_site_does_nothing(api: SpokenApi, browse: Browse, verb: str) -> None:
+    path, sent = f"/review/01920000-0000-7000-8000-000000000000/{verb}", {"csrf": "f-1", "decision": "approve"}
+    foreign = await browse(path, "POST", data=sent, headers={"Origin": "https://elsewhere.example"})
+    assert foreign.status_code == 403
+    assert verb == "draft" or (await browse(path, "POST", data={"decision": "approve"})).status_code == 403
+    assert [request for request in api.asked if request.method == "POST"] == []
+
+
 @pytest.mark.parametrize("status", [429, 503])
 async def test_what_was_typed_is_kept_by_a_service_without_time(api: SpokenApi, browse: Browse, status: int) -> None:
     api.answers["/v1/auth/me"] = (status, problem("busy", "not now"))

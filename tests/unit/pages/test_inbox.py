@@ -60,10 +60,12 @@ async def test_outcomes_are_a_page_to_load_again(api: SpokenApi, browse: Browse)
 
 
 async def test_what_is_long_written_out_must_be_opened_and_the_page_stays_light(api: SpokenApi, browse: Browse) -> None:
-    hidden = {**CHECKPOINT, "kind": "approval", "checkpoint": "", "args": {"text": "a\u200b" * 2_900}}
+    hidden = {**CHECKPOINT, "kind": "approval", "checkpoint": "", "args": {"text": "a\u200b" * 2_900 + "END"}}
     api.answers |= {f"/v1/approvals/{ID}": (200, hidden), "/v1/approvals": (200, {"items": []})}
     page = (await browse(f"/review/{ID}")).text
-    assert 'value="approve"' not in page and "whole=1" in page
+    assert 'value="approve"' not in page and "whole=1" in page and "END" not in page
+    whole = (await browse(f"/review/{ID}?whole=1")).text
+    assert 'value="approve"' in whole and "END" in whole
     assert len(page.encode()) < 140_000
 
 
