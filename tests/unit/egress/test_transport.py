@@ -28,7 +28,6 @@ from tests.doubles.resolver import Names
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Names:
-    """Names that resolve as a test says."""
     return Names(monkeypatch)
 
 
@@ -159,20 +158,6 @@ async def test_a_redirect_is_followed_to_the_same_host_only(client: Callable[...
                     await http.get(f"{made.url}/first")
     assert [head.split()[1] for head in made.heads] == ["/first", "/second"]
     assert other.heads == []
-
-
-async def test_a_redirect_from_https_to_http_counts_as_another_host(tmp_path: Path, resolver: Names) -> None:
-    context = certificate(tmp_path, "service.test")
-    resolver("service.test", ["127.0.0.1"])
-    async with target(says()) as plain:
-        talk = says(302, b"", f"location: http://service.test:{plain.port}/")
-        async with target(talk, context) as made:
-            outbound = naming(f"https://service.test:{made.port}", f"http://service.test:{plain.port}")
-            transport = Transport(outbound, verify=ssl.create_default_context(cafile=str(tmp_path / "ca.pem")))
-            async with httpx.AsyncClient(transport=transport, follow_redirects=True) as http:
-                with pytest.raises(EgressRefused):
-                    await http.get(f"https://service.test:{made.port}/")
-    assert plain.heads == []
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"])

@@ -38,14 +38,12 @@ async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, 
 
 
 async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """What the rules make of it."""
     found = await solved(specification, **given)
     assert found.outcome == "solved", found
     return _design.design_of(found.atoms, specification, given.get("columns", COLUMNS))
 
 
 def children() -> set[psutil.Process]:
-    """Of this process, and theirs."""
     return set(psutil.Process().children(recursive=True))
 
 

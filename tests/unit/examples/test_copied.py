@@ -26,7 +26,6 @@ STARTED = [(name, service) for name in NAMES for service in read_app_services(SH
 
 
 def copied(name: str, to: Path) -> Path:
-    """The example in another folder of another name."""
     return Path(shutil.copytree(SHIPPED / name, to / "mine", ignore=shutil.ignore_patterns("__pycache__")))
 
 

@@ -23,7 +23,6 @@ def refunds_app() -> App:
 
 
 async def answer(refunds_app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
-    """What the scripted model says to `messages`, and the calls it asks for."""
     return await scripted_answer(refunds_app.agents[0].script, messages, refunds_app.agents[0].tools)
 
 
