@@ -11,10 +11,10 @@ from pydantic import JsonValue
 from structlog.testing import capture_logs
 
 from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, problem_of, provider_error
-from perdure.activities.providers.provider import Complete, Provider, TextDelta
+from perdure.activities.providers.provider import Complete, Provider
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.providers.client import UNWARNED, RecordingClient
-from tests.doubles.providers.script import CONTEXT_OVERFLOW, OUT_OF_CREDIT, Fault, Step
+from tests.doubles.providers.script import Fault, Step
 from tests.doubles.providers.server import ProviderDouble
 
 pytestmark = UNWARNED
@@ -197,22 +197,6 @@ async def test_an_unreachable_server_is_unavailable_and_named(litellm_provider: 
         assert (type(error), error.code, closed.requests) == (UpstreamUnavailable, "model_unavailable", [])
         assert f"{host} {told}" in error.message
         assert problem_of(error, model).details == {"model": model, "host": host}
-
-
-@pytest.mark.parametrize(
-    ("step", "code", "retryable"),
-    [
-        (CONTEXT_OVERFLOW, "context_overflow", False),
-        (OUT_OF_CREDIT, "model_billing", False),  # although its status is 429
-    ],
-    ids=["a long conversation", "an empty account"],
-)
-async def test_an_invalid_answer_has_its_own_code(
-    client: RecordingClient, step: Step, code: str, retryable: bool
-) -> None:
-    error = await client.fail(step)
-    assert (error.code, error.retryable) == (code, retryable)
-    assert all(isinstance(chunk, TextDelta) for chunk in client.chunks)
 
 
 @pytest.mark.parametrize("name", ["num_retries", "max_retries", "stream", "fallbacks", "timeout", "model"])

@@ -4,9 +4,11 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from pydantic import JsonValue
 
@@ -43,6 +45,15 @@ def reached_by(folder: Path, names: Sequence[str]) -> str:
         found = next(Path(each, name) for each in os.get_exec_path() if Path(each, name).exists())
         (folder / name).symlink_to(found)
     return str(folder)
+
+
+def interpreters() -> list[psutil.Process]:
+    found = []
+    for each in psutil.Process().children():
+        with suppress(psutil.Error):  # it ended meanwhile
+            if "monty" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 @pytest.fixture(scope="module")

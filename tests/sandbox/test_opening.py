@@ -24,8 +24,9 @@ from perdure.activities.sandbox import (
 )
 from perdure.activities.sandbox.protocol import Sandbox
 from perdure.activities.sandbox.selection import _interpreter
+from perdure.local.processes import alive
 from tests.eventually import until
-from tests.sandbox.conftest import reached_by
+from tests.sandbox.conftest import interpreters, reached_by
 
 ONE = "def run():\n    return 1"
 OPENER = """
@@ -46,25 +47,13 @@ def launchers() -> list[str]:
     return [link for each in Path("/proc/self/fd").iterdir() if "perdure-jail" in (link := os.path.realpath(each))]
 
 
-def _command(process: psutil.Process) -> str:
-    """The command line of a process; a zombie has none."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.ZombieProcess:
-        return ""
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.parametrize("bare_allowed", [False, True])
 async def test_a_checked_sandbox_says_so_and_leaves_nothing_behind(bare_allowed: bool) -> None:
     with capture_logs() as logs:
         sandbox = await open_sandbox(SandboxConfig(bare_allowed=bare_allowed))
     assert sandbox.jailed and [(each["event"], each["log_level"]) for each in logs] == [("sandbox.jailed", "info")]
     assert (await sandbox.run("t", ONE, {})).value == 1
-    workers = [each for each in psutil.Process().children() if "monty" in _command(each)]
+    workers = interpreters()
     assert workers and launchers()
     await sandbox.close()
     assert launchers() == []
@@ -135,7 +124,7 @@ async def test_workers_end_with_the_process_that_started_them_even_after_kill_9(
     workers = await until(at_work)
     os.kill(opener.pid, signal.SIGKILL)
     await opener.wait()
-    await until(lambda: not any(_is_alive(each) for each in workers), seconds=20)
+    await until(lambda: not any(alive(each.pid) for each in workers), seconds=20)
 
 
 async def test_all_blocks_wait_for_one_opening_and_closing_ends_it() -> None:

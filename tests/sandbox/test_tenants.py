@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing, suppress
+from contextlib import closing
 
 import psutil
 import pytest
@@ -15,7 +15,7 @@ from perdure.activities.sandbox.pool import MontySandbox
 from perdure.activities.sandbox.selection import _interpreter
 from perdure.activities.sandbox.worker import Worker, WorkerSettings
 from tests.eventually import until
-from tests.sandbox.conftest import LIMITS
+from tests.sandbox.conftest import LIMITS, interpreters
 
 ONE = "def run():\n    return 1"
 LOOP = "while True: pass"
@@ -39,15 +39,6 @@ async def small_sandbox() -> AsyncIterator[MontySandbox]:
         opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, max_running=2, max_workers=5))
         yield opened
         await opened.close()
-
-
-def interpreters() -> list[psutil.Process]:
-    found = []
-    for each in psutil.Process().children():
-        with suppress(psutil.Error):  # it ended meanwhile
-            if "monty" in " ".join(each.cmdline()):
-                found.append(each)
-    return found
 
 
 async def test_no_process_serves_two_tenants_and_their_number_is_limited(small_sandbox: MontySandbox) -> None:

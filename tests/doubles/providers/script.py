@@ -80,11 +80,6 @@ CONTEXT_OVERFLOW = Step(
     code="context_length_exceeded",
     message="This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
 )
-OUT_OF_CREDIT = Step(
-    status=429,
-    code="insufficient_quota",
-    message="You exceeded your current quota, please check your plan and billing.",
-)
 CONTENT_POLICY = Step(
     status=400, code="content_policy_violation", message="Your request was rejected as a result of our safety system."
 )

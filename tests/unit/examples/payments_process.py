@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
 from perdure.local.ports import free_port
+from tests.eventually import wait_until
 
 REFUNDS = Path(__file__).parents[3] / "perdure" / "examples" / "refunds"
 TOKEN = "a-token-of-this-test"
@@ -65,26 +64,18 @@ class PaymentsProcess:
         assert self.http.post("/faults", json=fault).status_code == 201
 
     def wait_for_request(self, key: str) -> None:
-        _wait(lambda: bool(self.requests(key)))
+        wait_until(lambda: self.requests(key), 10, key)
 
     def wait_for_refunds(self, order: str, number: int) -> None:
-        _wait(lambda: self.counts(order)["refund"] >= number)
+        wait_until(lambda: self.counts(order)["refund"] >= number, 10, order)
 
 
-def _wait(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < deadline, "it did not come to that in 10 s"
-        time.sleep(0.02)
-
-
-def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], path: str | None = "/healthz") -> None:
+    def answers() -> bool:
         assert process.poll() is None, "the service ended at its start"
         try:
-            if httpx.get(f"{url}/healthz").status_code == 200:
-                return
+            return httpx.get(f"{url}{path}", trust_env=False).status_code == 200
         except httpx.TransportError:
-            time.sleep(0.05)
-    raise AssertionError("the service did not answer in 30 s")
+            return False
+
+    wait_until(answers, 60, url)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.examples.charts.tools import _design, _drawing, _solver, _vega, _warnings
+from perdure.local.processes import alive
 from perdure.sdk.tables import parse_xml, read_csv
 from perdure.sdk.tables.reading import rows_to_show
 from tests.eventually import until
@@ -37,14 +38,12 @@ async def solved(spec: dict[str, Any], columns: list[dict[str, Any]] = COLUMNS, 
 
 
 async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """What the rules make of it."""
     found = await solved(specification, **given)
     assert found.outcome == "solved", found
     return _design.design_of(found.atoms, specification, given.get("columns", COLUMNS))
 
 
 def children() -> set[psutil.Process]:
-    """Of this process, and theirs."""
     return set(psutil.Process().children(recursive=True))
 
 
@@ -131,7 +130,7 @@ async def test_a_solver_dies_with_the_process_that_started_it() -> None:
     finally:
         starter.kill()
         starter.wait()
-    await until(lambda: not solver.is_running() or solver.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: alive(solver.pid) is None)
 
 
 async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_requested() -> None:

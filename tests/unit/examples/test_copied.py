@@ -4,10 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import httpx
 import pytest
 
 from perdure.activities.providers.scripted import Script
@@ -18,6 +16,7 @@ from perdure.graph.registry import names
 from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
 from tests.scale import sized
+from tests.unit.examples.payments_process import wait_until_healthy
 
 ENGINE = Engine(core_tools=tuple(ENGINE_TOOLS), topologies=names(), script=Script)
 CORE = [tool.card for tool in ENGINE_TOOLS.values()]
@@ -27,7 +26,6 @@ STARTED = [(name, service) for name in NAMES for service in read_app_services(SH
 
 
 def copied(name: str, to: Path) -> Path:
-    """The example in another folder of another name."""
     return Path(shutil.copytree(SHIPPED / name, to / "mine", ignore=shutil.ignore_patterns("__pycache__")))
 
 
@@ -61,18 +59,6 @@ def test_a_copied_service_starts_from_its_own_folder(tmp_path: Path, name: str, 
     environ = {**given, declared.port_env: str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}
     with subprocess.Popen([sys.executable, *declared.command[1:]], cwd=copy, env=environ) as process:
         try:
-            assert answers(f"http://127.0.0.1:{port}{declared.ready_path}", process)
+            wait_until_healthy(f"http://127.0.0.1:{port}", process, declared.ready_path)
         finally:
             process.kill()
-
-
-def answers(address: str, process: subprocess.Popen[bytes]) -> bool:
-    """Whether it answers 200 before a minute is over."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(address, trust_env=False).status_code == 200:
-                return True
-        except httpx.TransportError:
-            time.sleep(0.05)
-    return False

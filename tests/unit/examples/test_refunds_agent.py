@@ -14,6 +14,7 @@ NOTE = (
     "The call to refund was rejected by rita: paid by voucher\n"
     "It has not run. Tell the user so, with the reason, and do not call it again unless they ask."
 )
+SORRY = "We are sorry for the trouble with order 1042. Your next delivery is on us."
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,6 @@ def refunds_app() -> App:
 
 
 async def answer(refunds_app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
-    """What the scripted model says to `messages`, and the calls it asks for."""
     return await scripted_answer(refunds_app.agents[0].script, messages, refunds_app.agents[0].tools)
 
 
@@ -53,6 +53,7 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_
     ("refund order 7, please", [("refund", {"order": "7"})]),
     ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
     ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
+    ("Send a goodwill note for order 1042", [("send_note", {"order": "1042", "text": SORRY})]),
     ("Hello", []),
     ("/echo Refund order 1042", []),
 ])  # fmt: skip
@@ -60,12 +61,6 @@ async def test_a_text_asks_for_calls_that_fit(refunds_app: App, text: str, calls
     assert (await answer(refunds_app, user(text)))[1] == calls
     for tool, args in calls:
         refunds_app.tools[tool].parameters.bind(args)
-
-
-async def test_a_goodwill_note_names_its_order(refunds_app: App) -> None:
-    _, [(tool, args)] = await answer(refunds_app, user("Send a goodwill note for order 1042"))
-    assert tool == "send_note" and args["order"] == "1042" and "order 1042" in args["text"]
-    refunds_app.tools[tool].parameters.bind(args)
 
 
 async def test_echo_and_help_are_answered_in_words(refunds_app: App) -> None:

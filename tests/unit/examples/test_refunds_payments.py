@@ -53,19 +53,6 @@ def test_racing_requests_with_one_key_make_one_refund(payments: PaymentsProcess,
     assert len(payments.requests(key)) == 32
 
 
-def test_counts_keys_and_requests_survive_kill_9(own_payments: PaymentsProcess, order: str, key: str) -> None:
-    answer = refund(own_payments, order, key).json()
-    send_note(own_payments, order)
-    ledger, requests = own_payments.http.get("/ledger").json(), own_payments.http.get("/requests").json()
-    assert ledger["counts"] == {"refund": 1, "note": 1} and requests["count"] == 2
-    own_payments.kill()
-    own_payments.start()
-    assert own_payments.http.get("/ledger").json() == ledger
-    assert own_payments.http.get("/requests").json() == requests
-    assert refund(own_payments, order, key).json() == answer
-    assert own_payments.counts(order) == {"refund": 1, "note": 1}
-
-
 @pytest.mark.parametrize(
     ("point", "made"), [pytest.param("before_commit", 0, marks=pytest.mark.soak), ("after_commit", 1)]
 )
@@ -82,15 +69,6 @@ def test_one_refund_after_a_kill(own_payments: PaymentsProcess, order: str, key:
     assert [request["status"] for request in own_payments.requests(key)] == [None]
     assert refund(own_payments, order, key).status_code == 201
     assert own_payments.counts(order)["refund"] == 1
-
-
-def test_a_client_gone_after_the_commit_gets_the_stored_answer(payments: PaymentsProcess, order: str, key: str) -> None:
-    payments.hold("after_commit")
-    with pytest.raises(httpx.ReadTimeout):
-        payments.http.post("/refunds", json={"order": order}, headers={"Idempotency-Key": key}, timeout=0.5)
-    payments.wait_for_refunds(order, 1)
-    assert refund(payments, order, key).headers["Idempotent-Replay"] == "true"
-    assert payments.counts(order)["refund"] == 1
 
 
 def test_a_fault_holds_as_often_as_it_says_and_only_its_kind(payments: PaymentsProcess, order: str) -> None:

@@ -26,8 +26,6 @@ def tools() -> Mapping[str, Tool]:
 
 @dataclass(frozen=True, slots=True)
 class ToolCaller:
-    """The tools, and the service that they call."""
-
     tools: Mapping[str, Tool]
     http: httpx.AsyncClient
     url: str
@@ -44,7 +42,6 @@ class ToolCaller:
 
 @pytest.fixture
 async def caller(tools: Mapping[str, Tool], payments: PaymentsProcess, key: str) -> AsyncIterator[ToolCaller]:
-    """At the service that tests share."""
     async with new_client() as client:
         yield ToolCaller(tools, client, payments.url, key)
 

@@ -16,7 +16,6 @@ def skeleton_app() -> App:
 
 
 async def answer(skeleton_app: App, text: str, *before: dict[str, Any]) -> str:
-    """What the stub says."""
     return (await scripted_answer(skeleton_app.agents[0].script, (*before, {"role": "user", "content": text})))[0]
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from perdure.local.config import PAGES, ROOT, StackConfig, addresses, default_programs, home_of, own_environ
 from perdure.local.data_dir import StackError
 from perdure.local.welcome import no_app
+from tests.doubles.hostile_target import Target, target
 
 
 def test_a_relative_folder_in_a_setting_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,37 +105,29 @@ TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
 CHAT, REVIEW, DOCS = (link.label_with_role for link in PAGES)
 
 
-@asynccontextmanager
-async def api(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A port where everything is answered so, and what was asked there."""
-    asked: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
+def api(answer: bytes) -> AbstractAsyncContextManager[Target]:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1], asked
+    return target(talk)
 
 
 async def test_each_page_has_a_code_for_its_user_and_its_own_host_name() -> None:
     body = b'{"code": "local.abc"}'
-    async with api(b"HTTP/1.1 201 Created\r\n\r\n" + body) as (port, asked):
-        found = dict(await addresses(PAGES, port, TOKENS))
+    async with api(b"HTTP/1.1 201 Created\r\n\r\n" + body) as made:
+        found = dict(await addresses(PAGES, port := made.port, TOKENS))
     assert found == {
         CHAT: f"http://127.0.0.1:{port}/sign-in?code=local.abc",
         REVIEW: f"http://localhost:{port}/sign-in?code=local.abc",
         DOCS: f"http://127.0.0.1:{port}/docs",
     }
-    assert [b"Bearer t-req" in each or b"Bearer t-rev" in each for each in asked] == [True, True]
+    assert ["Bearer t-req" in each or "Bearer t-rev" in each for each in made.heads] == [True, True]
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 501 No\r\n\r\n", b"HTTP/1.1 201 Created\r\n\r\nnot JSON", b"junk", b""])
 async def test_without_codes_the_plain_pages_are_printed(answer: bytes) -> None:
-    async with api(answer) as (port, _):
-        found = dict(await addresses(PAGES, port, TOKENS))
+    async with api(answer) as made:
+        found = dict(await addresses(PAGES, port := made.port, TOKENS))
         assert found[CHAT] == f"http://127.0.0.1:{port}/chat"
         assert found[REVIEW] == f"http://localhost:{port}/review"
         without_tokens = dict(await addresses(PAGES, port, {}))

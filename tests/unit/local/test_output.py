@@ -241,7 +241,6 @@ def lines_kept(*lines: str) -> list[str]:
 
 
 def written_by(code: str) -> list[str]:
-    """What Python itself writes."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).splitlines()
 

@@ -26,11 +26,6 @@ def test_a_port_of_another_process_is_replaced_and_the_new_one_remembered(tmp_pa
     assert PortFile(path).take("postgres") == after
 
 
-def test_no_chosen_port_can_be_taken_by_an_outgoing_connection() -> None:
-    ports = [free_port() for _ in range(50)]
-    assert all(port < 32_768 for port in ports) and free_port(ports) not in ports
-
-
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"postgres": "x"}', '{"postgres": 99999999}', '{"postgres": -1}'])
 def test_a_damaged_file_is_ignored(tmp_path: Path, content: str) -> None:
     path = tmp_path / "ports.json"
@@ -64,9 +59,3 @@ def test_the_conflicting_port_is_in_the_last_lines(lines: list[str], position: i
     expected = None if position is None else ports[position]
     assert conflicting_port(ports, [line.format(*ports) for line in lines]) == expected
     assert conflicting_port((), lines) is None
-
-
-def test_the_port_of_another_process_is_the_reported_conflict() -> None:
-    with socket.create_server((HOST, 0)) as other:
-        taken = other.getsockname()[1]
-        assert conflicting_port((free_port(), taken), ["exit"]) == taken

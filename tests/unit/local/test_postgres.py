@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from perdure.local.data_dir import StackError, open_home
@@ -56,16 +54,6 @@ def test_only_the_readable_lock_of_a_dead_server_is_removed(lock_file: Path, con
     lock_file.write_text(content.replace("PID", f"{os.getpid()}").replace("FOLDER", str(lock_file.parent)))
     clear_stale_lock(lock_file.parent)
     assert lock_file.exists() is stays
-
-
-def test_the_lock_of_a_zombie_is_removed(lock_file: Path) -> None:
-    with subprocess.Popen(["true"]) as zombie:
-        deadline = time.monotonic() + 20
-        while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-            time.sleep(0.01)
-        lock_file.write_text(f"{zombie.pid}\n{lock_file.parent}\n")
-        clear_stale_lock(lock_file.parent)
-    assert not lock_file.exists()
 
 
 def test_the_lock_of_a_running_server_stays(lock_file: Path) -> None:

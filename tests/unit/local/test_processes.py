@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,7 @@ from perdure.local.processes import (
     end_leftovers,
     running_children,
 )
+from tests.eventually import wait_until
 
 
 @pytest.fixture
@@ -48,13 +49,6 @@ def age(children_file: Path, *keys: str) -> None:
     children_file.write_text(json.dumps(records))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_leftover_process_is_ended_and_named(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
     ProcessRegistry(children_file).add("worker-llm", sleeper.pid, signal.SIGKILL)
     assert end_leftovers(children_file) == ["worker-llm"]
@@ -72,7 +66,7 @@ def test_the_children_of_an_orphaned_process_are_ended_too(children_file: Path) 
         began = time.monotonic()
         end_leftovers(children_file)
         assert time.monotonic() - began < 2
-    until(lambda: alive(grandchild) is None)
+    wait_until(lambda: alive(grandchild) is None, 20, grandchild)
 
 
 def test_a_reused_pid_and_an_ended_child_are_not_touched(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
@@ -105,7 +99,7 @@ def test_a_damaged_list_is_empty(children_file: Path, content: str) -> None:
 
 def test_a_zombie_does_not_count_as_running() -> None:
     with subprocess.Popen(["true"]) as zombie:
-        until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 20, zombie)
         assert alive(zombie.pid) is None
 
 

@@ -57,7 +57,6 @@ async def temporal_found(folder: Path, out: io.StringIO | None = None, **sources
 
 @pytest.fixture
 def out() -> io.StringIO:
-    """What is said."""
     return io.StringIO()
 
 

@@ -36,8 +36,6 @@ def agent_ids() -> list[str]:
 
 @dataclass(slots=True)
 class Turn:
-    """What was said, called and loaded."""
-
     messages: list[dict[str, Any]] = field(default_factory=list)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)

@@ -29,15 +29,6 @@ def block(request: pytest.FixtureRequest) -> Block:
     return blocks()[request.param]
 
 
-def test_the_two_skills_bring_the_eight_domain_tools() -> None:
-    by_skill = {
-        "rrc_rule37": ("spacing_assessment", "offset_well_analysis", "rule37_filing_assembly", "good_cause_narrative"),
-        "rrc_rule32": ("flaring_volume_calc", "gas_analysis", "rule32_filing_assembly", "emissions_estimate"),
-    }
-    wanted = {name: skill for skill, names in by_skill.items() for name in names}
-    assert {name: block.skill for name, block in blocks().items()} == wanted
-
-
 def test_the_schemas_are_closed_and_every_field_of_a_result_is_always_there(block: Block) -> None:
     for side in ("input", "output"):
         Draft202012Validator.check_schema(block.card[side])
