@@ -442,7 +442,6 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     ("result_is_text", "pressed"),
     ("result_is_list", "pressed"),
     ("broken_json", "pressed"),
-    ("no_result", "id"),
     ("is_huge", "content"),
     ("deep_arrays", "7"),
     ("text_id_and_misfit", "42"),

@@ -58,13 +58,17 @@ _UNREAD = "perdure/unread"
 _NO_OBJECT = "result: it is not an object"
 _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
+LIBRARY_MESSAGES = (
+    *("Connection closed", "SSE stream failed", "SSE stream ended", "Failed to parse", "Unexpected content type"),
+    *("Server returned an error", "Session terminated", "Not Found", "server answered a request with"),
+)
+"""Beginnings of the errors that the library makes itself. It marks them in no other way."""
 _OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
 _MAX_TOOL_DEPTH = 80
 """A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
 _log = structlog.get_logger(__name__)
 _MAX_DIGITS = 4_300
 _FIRST_NO_SUCCESS = 300
-_LIKE_AN_ANSWER = re.compile(r'\s*\{.*"(?:result|error)"\s*:', re.DOTALL)
 _DATA = re.compile(r"^data: ?(.*?)\r?$", re.MULTILINE)
 
 
@@ -117,9 +121,11 @@ def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
     if isinstance(message, JSONRPCError) and message.id is not None:
         note = wire.note_of(message.id) or wire.others.get(message.id)
         if note is not None:
-            if note.status is not None and note.status < _FIRST_NO_SUCCESS:
-                message = _answer_of(note, message.id) or message
-            note.has_error = isinstance(message, JSONRPCError) and (note.status is None or _has_error(note))
+            is_from_library = message.error.message.startswith(LIBRARY_MESSAGES) and not _has_error(note)
+            if is_from_library and note.status is not None and note.status < _FIRST_NO_SUCCESS:
+                answer = _answer_of(note, message.id)
+                message, is_from_library = answer or message, answer is None
+            note.has_error = isinstance(message, JSONRPCError) and not is_from_library
     if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
         other = wire.others.pop(message.id, None)
         is_own = isinstance(message, JSONRPCError) and (other is None or other.has_error)
@@ -134,16 +140,15 @@ def _answer_of(note: Note, request_id: int | str) -> JSONRPCResponse | JSONRPCEr
     it is not an answer: then the library made the error."""
     if note.too_large and not note.body:
         return unread_result(_NOT_READ, request_id)
-    return unread_answer(unread_text(note.body.decode("utf-8", "replace")), request_id)
+    messages = _messages(note.body.decode("utf-8", "replace"), with_cut_event=note.too_large)
+    answers = (unread_answer(text, request_id) for text in messages if text.strip())
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def _has_error(note: Note) -> bool:
-    """Returns whether the response over HTTP contains an error. Otherwise the library made it."""
-    for text in _messages(note.body.decode("utf-8", "replace")):
-        value = _json_value(text)
-        if any(isinstance(each, dict) and "error" in each for each in (value if isinstance(value, list) else [value])):
-            return True
-    return False
+    """Returns whether the response over HTTP contains a valid error, which the library passed on."""
+    texts = _messages(note.body.decode("utf-8", "replace"))
+    return any(isinstance(_message(text), JSONRPCError) for text in texts)
 
 
 def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
@@ -240,15 +245,22 @@ def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[
     return ""
 
 
-def parse_message(line: bytes) -> SessionMessage | None:
-    """Returns the message in a line of a process, or what the line answers if it is not valid; None for noise."""
+def parse_messages(line: bytes) -> list[SessionMessage]:
+    """Returns the messages in a line of a process, or what the line answers if it is not valid; none for noise. Old
+    versions of the protocol allow several messages in a line, as a list."""
     text = mend_halves(line).decode("utf-8", "replace").strip(_WHITESPACE)
-    if not text:
-        return None
-    if (message := _message(text)) is None:
-        request_id = _answered_request(text, is_whole=line.endswith(b"\n"))
+    batch = _json_value(text) if text.startswith("[") else None
+    texts = [json.dumps(each) for each in batch] if isinstance(batch, list) else [text]
+    messages = [_parsed(each, is_whole=line.endswith(b"\n")) for each in texts if each]
+    return [SessionMessage(message) for message in messages if message is not None]
+
+
+def _parsed(text: str, *, is_whole: bool) -> JSONRPCMessage | None:
+    message = _message(text)
+    if message is None:
+        request_id = _answered_request(text, is_whole=is_whole)
         message = unread_answer(text, request_id) if request_id is not None else None
-    return SessionMessage(message) if message is not None else None
+    return message
 
 
 def error_message(request_id: int | str, reason: str) -> SessionMessage:
@@ -256,44 +268,67 @@ def error_message(request_id: int | str, reason: str) -> SessionMessage:
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=reason)))
 
 
-def unread_text(body: str) -> str:
-    """Returns the first message in a response over HTTP that the library cannot parse, or that answers a request;
-    empty if there is none."""
-    answers = (type(None), JSONRPCResponse, JSONRPCError)
-    return next((text for text in _messages(body) if text.strip() and isinstance(_message(text), answers)), "")
-
-
-def _messages(body: str) -> list[str]:
-    """Returns the messages in a response over HTTP. The body is one message, or a stream of events."""
+def _messages(body: str, *, with_cut_event: bool = False) -> list[str]:
+    """Returns the messages in a response over HTTP. The body is one message, or a stream of events, whose last one
+    counts only if it is whole."""
     if body.lstrip().startswith(("{", "[")):
         return [body]
     events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
-    return ["\n".join(_DATA.findall(event)) for event in events]
+    return ["\n".join(_DATA.findall(event)) for event in (events if with_cut_event else events[:-1])]
 
 
 def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
     """Returns what a text that the library cannot parse answers to this request; None if it is not an answer.
 
     The text can be broken JSON, a batch, a message without its version, a result that is not an object, or an error
-    without its code. A result that is not an object becomes its text (`_mend`).
+    without its code. A result that is not an object becomes its text (`_mend`). A text counts as an answer only if
+    `result` or `error` is one of its own fields, and its other fields are those of an answer to this request: a log
+    line or the page of a gateway can contain the same words.
     """
     answer = _json_value(text)
     if isinstance(answer, list):
-        answer = next(
-            (each for each in answer if isinstance(each, dict) and is_same_id(request_id, each.get("id"))), None
-        )
+        answer = next((each for each in answer if isinstance(each, dict) and _answers(each, request_id)), None)
+        if answer is None:
+            return None
     if answer is None:
-        return unread_result(text, request_id) if _LIKE_AN_ANSWER.match(text) else None
-    if not isinstance(answer, dict) or "method" in answer:
-        return None
-    if "result" in answer:
-        result = answer["result"]
-        if isinstance(result, dict):
-            return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
-        return unread_result(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), request_id)
-    if "error" in answer:
+        return _broken_answer(text, request_id)
+    if not isinstance(answer, dict) or not _answers(answer, request_id):
+        return _no_answer(answer, request_id)
+    if answer.get("error") is not None:
         return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(answer["error"]))
-    return unread_result(text, request_id) if is_same_id(request_id, answer.get("id")) else None
+    result = answer["result"]
+    if isinstance(result, dict):
+        return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
+    return unread_result(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), request_id)
+
+
+def _answers(answer: Mapping[str, Any], request_id: int | str) -> bool:
+    """Returns whether an object answers the request."""
+    if "method" in answer or ("result" not in answer and answer.get("error") is None):
+        return False
+    if "jsonrpc" in answer:
+        return answer.get("id") is None or is_same_id(request_id, answer["id"])
+    return is_same_id(request_id, answer.get("id")) and not answer.keys() - {"id", "result", "error"}
+
+
+def _no_answer(answer: object, request_id: int | str) -> JSONRPCError | None:
+    """Returns an error for a message to this request that has neither a result nor an error; None for any other."""
+    if not isinstance(answer, dict) or "method" in answer or "jsonrpc" not in answer:
+        return None
+    error = ErrorData(code=INTERNAL_ERROR, message="the server sent a message that is not valid in the protocol")
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=error) if is_same_id(request_id, answer.get("id")) else None
+
+
+def _broken_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
+    """Returns what broken JSON answers, if it begins as an answer does."""
+    head = text[:EXCERPT_BYTES].encode()
+    start = ANSWER_START.match(head)
+    if start is None or (start[1] and not is_same_id(request_id, json.loads(start[1]))):
+        return None
+    if start[0].rstrip(b" :\t\r\n").endswith(b'"error"'):
+        error = ErrorData(code=INTERNAL_ERROR, message=text)
+        return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+    return unread_result(text, request_id)
 
 
 def unread_result(text: str, request_id: int | str) -> JSONRPCResponse:
@@ -318,7 +353,7 @@ def _message(text: str) -> JSONRPCMessage | None:
 
 def _json_value(text: str) -> Any:
     try:
-        return json.loads(text, parse_int=_integer)
+        return json.loads(text, parse_int=_integer, strict=False)
     except (ValueError, RecursionError):
         return None
 

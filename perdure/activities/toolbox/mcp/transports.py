@@ -32,9 +32,9 @@ from perdure.activities.toolbox.mcp.answers import (
     UnmatchedLine,
     error_message,
     mend_halves,
-    parse_message,
+    parse_messages,
     request_id_of,
-    unread_result,
+    unread_answer,
     whole_escapes,
 )
 from perdure.activities.toolbox.mcp.wire import Note, Wire
@@ -248,8 +248,7 @@ async def _read_lines(
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
             async for line in lines(process.stdout):
-                message = _too_long(line, wire) if isinstance(line, SkippedLine) else parse_message(line)
-                if message is not None:
+                for message in [_too_long(line, wire)] if isinstance(line, SkippedLine) else parse_messages(line):
                     await inbound.send(message)
             wire.has_eof = True
         except UnmatchedLine:
@@ -261,12 +260,13 @@ async def _read_lines(
 
 
 def _too_long(line: "SkippedLine", wire: Wire) -> SessionMessage:
-    """Returns the start of the line as the result of a call. For any other request it is an error."""
+    """Returns the start of the line as the answer of a call. For any other request it is an error."""
     note = wire.note_of(line.request_id)
     if note is None:
         return error_message(line.request_id, _TOO_LONG)
     note.too_large = True
-    return SessionMessage(unread_result(line.start.decode("utf-8", "replace"), line.request_id))
+    answer = unread_answer(line.start.decode("utf-8", "replace"), line.request_id)
+    return SessionMessage(answer) if answer is not None else error_message(line.request_id, _TOO_LONG)
 
 
 async def _write_messages(
