@@ -18,6 +18,7 @@ from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.sdk.outcomes import ToolUnavailable
 from perdure.sdk.parameters import ArgumentsRefused
+from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool
 from perdure.store.approvals import tool_previews
 from perdure.store.calls import tool_calls
@@ -39,11 +40,16 @@ class CheckedCall:
 
 
 async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefused | None:
-    """Returns what the tool's types refuse of the arguments. They also refuse what they cannot check in time."""
+    """Returns what the tool's types refuse of the arguments. They also refuse what they cannot check in time.
+
+    Raises: UpstreamUnavailable if this worker has no thread for it.
+    """
     try:
         await tool.bind(args)
     except ArgumentsRefused as refused:
         return refused
+    except NoThread as error:
+        raise UpstreamUnavailable("tool_check_unavailable", error.message) from None
     except ToolUnavailable as unavailable:
         _log.warning("tool_check_failed", tool=tool.card.name, problem=unavailable.message)
         return ArgumentsRefused("", unavailable.message)

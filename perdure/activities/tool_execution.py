@@ -150,12 +150,12 @@ async def _lock_or_plan(tx: Connection, call: ToolCall, card: ToolCard | None) -
 
 
 async def _settle_lost(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
-    """Settles a call without an effect that was never finished, because each worker ended while it ran."""
+    """Settles a call without an effect, none of whose attempts ended."""
     _log.error("tool_call_given_up", tool=call.ask.tool, turn_id=call.address.turn_id, lost=locked.row.lost)
     answer = error_answer(
         call,
-        f"{locked.row.lost} workers ended while {call.ask.tool} ran, so it is not run again; its author finds the "
-        "reason in the log of the worker and of its supervisor",
+        f"{locked.row.lost} attempts to run {call.ask.tool} did not end, so it is not run again. Each time its worker "
+        "was lost or could not record the end; its log and that of its supervisor have the reason",
     )
     await tool_calls.settle(tx, call, locked.row.held.epoch if locked.row.held else 0, *answer.row, list(answer.events))
     return answer.outcome
@@ -260,7 +260,8 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
     Raises: CancelledError when this worker drains.
     """
     try:
-        result = await asyncio.wait_for(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
+        async with asyncio.timeout(claimed.card.timeout_seconds):
+            result = await claimed.tool.run(claimed.args, context)
     except ToolRefused as error:
         return ToolAttempt(ActionEnd.REFUSED, error.message)
     except ToolUnavailable as error:

@@ -61,6 +61,8 @@ MODEL_SECRET = "model"
 ADMIN_ROLES = ["admin", "reviewer"]
 LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
 _MAX_NAMED_TENANTS = 3
+_OWNER_SECONDS = 600.0
+"""A statement of the owner can wait for a lock that a running system holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,14 @@ async def bootstrap(
 
 
 async def _connect_owner(url: str) -> Database:
-    name = "perdure-bootstrap"
-    return await Database.connect(url, max_connections=2, application=name, any_role=True, statement_cache=False)
+    return await Database.connect(
+        url,
+        max_connections=2,
+        application="perdure-bootstrap",
+        wait_seconds=_OWNER_SECONDS,
+        any_role=True,
+        statement_cache=False,
+    )
 
 
 def _check_files(settings: Settings) -> None:

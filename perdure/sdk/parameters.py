@@ -48,9 +48,12 @@ class _ArgumentsSchema(GenerateJsonSchema):
     """Omits titles, because they repeat the names and cost tokens in every model call, and the defaults that their own
     type would refuse or change, also within models. A default of null stays, because none is filled in."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_factories: bool = True) -> None:
         super().__init__()
         self.removed: list[str] = []
+        self.has_factories = False
+        """True if a default comes from a factory."""
+        self._with_factories = with_factories
         self._types: list[Any] = []
 
     def generate(self, schema: Any, mode: JsonSchemaMode = "validation") -> dict[str, Any]:
@@ -64,7 +67,10 @@ class _ArgumentsSchema(GenerateJsonSchema):
         """Returns the default, also of a factory that always returns the same value. The value of any other factory,
         such as a new id, is made when the call runs."""
         factory = schema.get("default_factory")
-        return factory() if factory is not None and _is_constant(factory) else super().get_default_value(schema)
+        if factory is None or not self._with_factories or not _is_constant(factory):
+            return super().get_default_value(schema)
+        self.has_factories = True
+        return factory()
 
     def default_schema(self, schema: Any) -> dict[str, Any]:
         made, default = super().default_schema(schema), self.get_default_value(schema)
@@ -105,6 +111,8 @@ class Parameters:
     """Parameters by field of `model`. They differ because a field cannot be named `json` or `model_x`."""
     own_defaults: Mapping[str, str] = field(default_factory=dict)
     """The defaults that the schema does not have, as texts that are equal in every process."""
+    versioned_schema: dict[str, JsonValue] = field(default_factory=dict)
+    """The schema that the tool's version covers: without the defaults of factories, which it did not have at first."""
 
     @property
     def checks_more(self) -> bool:
@@ -149,11 +157,11 @@ class Parameters:
                 Field(... if required else parameter.default, alias=parameter.name),
             )
         model = _arguments_model(name, hinted)
-        schema, removed = _arguments_schema(name, model)
-        own_defaults = _remove_unfit_defaults(function, hints, schema["properties"])
-        if removed:
-            own_defaults[""] = _stable_text(sorted(set(removed)))  # also those within models
-        return cls(schema, context_name, model, names, own_defaults)
+        schema, removed, has_factories = _arguments_schema(function, hints, model)
+        versioned = schema
+        if has_factories:
+            versioned = _arguments_schema(function, hints, model, with_factories=False)[0]
+        return cls(schema, context_name, model, names, removed, versioned)
 
     def bind(self, args: Mapping[str, object]) -> dict[str, object]:
         """Returns `args` as the keyword arguments of the call, converted to the types of the hints.
@@ -226,22 +234,29 @@ def _without_steps(part: Any) -> Any:
         return type(part)(map(_without_steps, part))
     if not isinstance(part, dict):
         return part
-    dropped = "multiple_of" if part.get("type") == "float" else ""
-    kept = ("default", "metadata", "serialization", "config")
+    kind = part.get("type")
+    dropped = "multiple_of" if kind == "float" else ""
+    # A dictionary of fields is not a type, and its fields can have these names.
+    kept = ("default", "metadata", "serialization", "config") if isinstance(kind, str) else ()
     return {name: each if name in kept else _without_steps(each) for name, each in part.items() if name != dropped}
 
 
-def _arguments_schema(name: str, model: type[BaseModel]) -> tuple[dict[str, JsonValue], list[str]]:
-    """Returns the schema, and the defaults that it leaves out."""
-    generator = _ArgumentsSchema()
+def _arguments_schema(
+    function: Callable[..., Any], hints: Mapping[str, Any], model: type[BaseModel], *, with_factories: bool = True
+) -> tuple[dict[str, JsonValue], dict[str, str], bool]:
+    """Returns the schema, the defaults that it does not have, and whether some of its defaults are from factories."""
+    generator = _ArgumentsSchema(with_factories=with_factories)
     try:
         schema = generator.generate(model.__pydantic_core_schema__)
     except PydanticInvalidForJsonSchema as error:
         reason = str(error).splitlines()[0]
-        raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON schema: {reason}") from error
+        message = f"tool {function.__name__}: a parameter's type has no JSON schema: {reason}"
+        raise ToolDefinitionError(message) from error
     schema.pop("title", None)
-    schema.setdefault("properties", {})
-    return schema, generator.removed
+    removed = _remove_unfit_defaults(function, hints, schema.setdefault("properties", {}))
+    if generator.removed:
+        removed[""] = _stable_text(sorted(set(generator.removed)))  # also those within models
+    return schema, removed, generator.has_factories
 
 
 def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any], properties: Any) -> dict[str, str]:

@@ -17,6 +17,10 @@ _left: set[Thread] = set()
 _log = structlog.get_logger(__name__)
 
 
+class NoThread(ToolUnavailable):
+    """This worker cannot start another thread; another worker may."""
+
+
 async def run_in_thread(function: Callable[..., object], arguments: Mapping[str, object], name: str) -> object:
     """Calls the function in its own thread, named for the tool `name`, and returns its result. If the result is
     awaitable, such as that of a plain decorator around an `async def`, it is awaited in the loop.
@@ -45,7 +49,10 @@ async def run_in_thread(function: Callable[..., object], arguments: Mapping[str,
             loop.call_soon_threadsafe(settle, result, error)
 
     thread = Thread(target=work, name=f"tool {name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the process cannot have another thread
+        raise NoThread(f"{name} was not started: {error}") from None
     try:
         result = await ended
     except asyncio.CancelledError:
@@ -59,7 +66,7 @@ def _refuse_many_left(name: str) -> None:
     """Raises: ToolUnavailable."""
     _left.difference_update([thread for thread in _left if not thread.is_alive()])
     if len(_left) >= MAX_LEFT_THREADS:
-        raise ToolUnavailable(
+        raise NoThread(
             f"{name} was not started, because {len(_left)} threads of calls that ran out of time still run on this "
             "worker; give the tools' requests time limits, and restart the worker"
         )

@@ -136,7 +136,12 @@ class Tool:
         missing = [name for name in self.card.secrets if not context.secrets.get(name)]
         if missing:
             raise ToolRefused(f"the secret {missing[0]} is not set in the worker's environment")
-        arguments = await self.bind(args)
+        try:
+            arguments = await self.bind(args)
+        except asyncio.CancelledError:
+            if self.card.effect is EffectClass.LOCAL:  # its transaction is rolled back
+                raise
+            raise ToolUnavailable("the call ended before the tool was called") from None
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = self._own_context(context)
         try:
@@ -259,6 +264,7 @@ class _ToolOptions:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         digested = {**unversioned.model_dump(mode="json"), "version": self.version}
+        digested["parameters"] = parameters.versioned_schema
         if parameters.own_defaults:  # without any, the version is that of before they were covered
             digested["own_defaults"] = dict(parameters.own_defaults)
         digest = digest_of(digested)

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 
-MAX_LOST_ATTEMPTS = 6
-"""A call that lost so many workers is not run again. Otherwise a tool that blocks or kills its worker would take every
-worker of its queue for ever."""
+MAX_LOST_ATTEMPTS = 12
+"""A call with so many attempts that did not end is not run again. Otherwise a tool that blocks or kills its worker
+would take every worker of its queue for ever."""
 ZOMBIE_GRACE = timedelta(seconds=10)
 """The time that is added to a tool's own timeout, in which the owner of a reservation can still act."""
 SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
@@ -61,7 +61,7 @@ class Claim(StrEnum):
     STALE = "stale"
     """A later attempt has the claim."""
     LOST = "lost"
-    """Too many workers ended while they ran it: it fails, because it may be the reason."""
+    """Too many attempts did not end: it fails, because it may be the reason."""
     UNKNOWN = "unknown"
     """A lost attempt may have sent the call, and it must not be sent again; a person settles it."""
     DENIED = "denied"
@@ -93,7 +93,7 @@ class Reservation:
     timeout_seconds: float = 0.0
     """The maximum time from the claim to the send. The idempotency key must be valid until then."""
     lost: int = 0
-    """Attempts whose worker ended, or was killed because it hung, while they ran."""
+    """Attempts that did not end: their worker was lost, or could not record the end."""
 
 
 def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, JSONRPCError, TextContent
 
-from perdure.activities.toolbox.mcp.answers import mend_halves
+from perdure.activities.toolbox.mcp.answers import mend_halves, unread_answer
 from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.mcp.transports import _AnswerStream
@@ -85,6 +85,30 @@ def test_halves_are_mended_in_pieces_as_in_whole(parts: list[bytes], data: st.Da
         return b"".join([piece async for piece in _AnswerStream(_Pieces(pieces), Note())])
 
     assert asyncio.run(read()) == whole
+
+
+UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
+
+
+@pytest.mark.parametrize(("read", "code"), [
+    ('{"jsonrpc":"2.0","id":4,"result":["paid"]}', None),
+    ('{"jsonrpc":"2.0","id":4,"result":{"content":paid}}', None),
+    ('{"jsonrpc":"2.0","id":4,"result":null,' + UNKNOWN + "}", -32602),
+    ('{"id":4,"result":null,' + UNKNOWN + "}", -32602),
+    ('{"jsonrpc":"2.0","id":4,' + UNKNOWN.replace(" ", " \t") + "}", -32602),
+    ('{"jsonrpc":"2.0","id":4,' + UNKNOWN[:-2], -32603),
+    ('{"jsonrpc":"2.0","id":4}', -32603),
+    ('{"jsonrpc":"2.0","id":5,"result":{"content":paid}}', 0),
+    ('{"jsonrpc":"2.0","id":5,"result":["paid"]}', 0),
+    ('{"level":30,"msg":"request received","id":4}', 0),
+    ('{"level":30,"msg":"request received","id":4,"result":"ok"}', 0),
+    ('{"result":"error","message":"upstream timed out"}', 0),
+    ('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":{"result":"start"', 0),
+    ('<html>{"error": "x"}</html>', 0),
+])  # fmt: skip
+def test_only_an_answers_own_fields_make_it_one(read: str, code: int | None) -> None:
+    answer = unread_answer(read, 4)
+    assert (answer.error.code if isinstance(answer, JSONRPCError) else 0 if answer is None else None) == code
 
 
 class _Pieces(httpx2.AsyncByteStream):

@@ -282,7 +282,7 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
 
     The text can be broken JSON, a batch, a message without its version, a result that is not an object, or an error
     without its code. A result that is not an object becomes its text (`_mend`). A text counts as an answer only if
-    `result` or `error` is one of its own fields, and its other fields are those of an answer to this request: a log
+    `result` or `error` is one of its own fields, and if its other fields are those of an answer to this request. A log
     line or the page of a gateway can contain the same words.
     """
     answer = _json_value(text)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from perdure.activities.providers.masking import RequestTexts, mask
 from perdure.activities.toolbox.mcp.wire import Wire
 
-_LOG_BYTES = 4_096
+_LOG_BYTES = 65_536
 _MAX_WORDS = 300
 
 
@@ -16,11 +16,11 @@ def reason_of(error: BaseException, wire: Wire, log: Path, secrets: tuple[str, .
     """Returns why the server could not be used, and what to do. `log` is the standard error of its process."""
     texts = RequestTexts(secrets=secrets)
     if wire.exit_code is not None:
-        said = mask(_last_line(log)[:_MAX_WORDS], texts)
+        said = mask(_last_line(log), texts)[:_MAX_WORDS]
         how = f"its process ended with exit code {wire.exit_code}"
         return f"{how}: {said}" if said else f"{how} and wrote no error; run its command by hand"
     said = _words_of(error, wire)
-    reason = mask(said[:_MAX_WORDS], texts)
+    reason = mask(said, texts)[:_MAX_WORDS]
     if wire.http_fault:
         return f"{mask(wire.http_fault, texts)}{f': {reason}' if wire.words else ''}; check its url and headers"
     return reason or type(error).__name__
