@@ -25,6 +25,7 @@ auth_file = {users}
 pool_mode = {mode}
 default_pool_size = {connections}
 max_client_conn = 500
+{more}
 """
 
 
@@ -44,14 +45,14 @@ def _write(folder: Path, users: str, given: Mapping[str, object]) -> Path:
 
 
 @asynccontextmanager
-async def pooled(urls: Urls, mode: str = "transaction", connections: int = 4) -> AsyncIterator[Urls]:
+async def pooled(urls: Urls, mode: str = "transaction", connections: int = 4, more: str = "") -> AsyncIterator[Urls]:
     """Yields the addresses of the same database behind PgBouncer, which has that many connections for each role. All
     other settings are its defaults, so that it refuses startup parameters."""
     program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
     names = [urlsplit(url) for url in (urls.owner, urls.app, urls.relay)]
     host, port, own_port = names[0].hostname, names[0].port, free_port()
     users = "".join(f'"{each.username}" "{unquote(each.password or "")}"\n' for each in names)
-    given = {"host": host, "port": port, "own_port": own_port, "mode": mode, "connections": connections}
+    given = {"host": host, "port": port, "own_port": own_port, "mode": mode, "connections": connections, "more": more}
     with TemporaryDirectory() as folder:
         config = _write(Path(folder), users, given)
         as_nobody = ["-u", "nobody"] if os.getuid() == 0 else []  # it refuses to run as root

@@ -32,8 +32,9 @@ async def test_statements_behind_a_pooler_see_their_own_tenant(urls: Urls, mode:
         await database.close()
 
 
-async def test_a_cache_of_statements_that_a_pooler_loses_is_refused(urls: Urls) -> None:
-    async with pooled(urls) as behind:
+@pytest.mark.parametrize("more", ["", "server_round_robin = 1\nmin_pool_size = 2", "server_round_robin = 1"])
+async def test_a_cache_of_statements_that_a_pooler_loses_is_refused(urls: Urls, more: str) -> None:
+    async with pooled(urls, more=more) as behind:
         with pytest.raises(InvariantBroken) as refused:
             await Database.connect(behind.app)
     assert refused.value.code == "statements_lost"
