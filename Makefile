@@ -61,28 +61,21 @@ $(COLLECTED): $(STAMP) $(shell find tests -name '*.py')
 	@$(RUN)/pytest --collect-only -qq >/dev/null || true  # the run reports failures
 	@touch $@
 
-.PHONY: jail
-jail: # installs bubblewrap, the sandbox of code blocks, if root can
-	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		echo "Installing bubblewrap, for the jail of code blocks" && \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } || \
-		{ echo "Code blocks need bubblewrap: apt-get install bubblewrap (or your system's package)" >&2; exit 1; }
+# Installs the packages $(2), for $(3), if none of the commands $(1) exists and the user is root.
+define install
+	@for each in $(1); do PATH="$$PATH:/usr/sbin" command -v $$each >/dev/null && exit 0; done; \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing $(2), for $(3)" && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(2) >/dev/null; } || \
+		{ echo "Install what $(3) need: apt-get install $(2) (or your system's package)" >&2; exit 1; }
+endef
 
-.PHONY: chromium
-chromium: # installs the browser for the tests of the pages, if root can
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
-		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		echo "Installing Chromium, for the tests of the pages" && \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } || \
-		{ echo "The tests of the pages need Chromium: apt-get install chromium fonts-dejavu-core (or your system's package)" >&2; exit 1; }
-
-.PHONY: pooler
-pooler: # installs PgBouncer for its tests, if root can; the tests start it themselves
-	@command -v pgbouncer >/dev/null || test -x /usr/sbin/pgbouncer || { \
-		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		echo "Installing PgBouncer, for the tests behind a pooler" && \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq pgbouncer >/dev/null; } || \
-		{ echo "The tests behind a pooler need PgBouncer: apt-get install pgbouncer (or your system's package)" >&2; exit 1; }
+.PHONY: jail chromium pooler
+jail: # the sandbox of code blocks
+	$(call install,bwrap,bubblewrap,code blocks)
+chromium: # the browser for the tests of the pages
+	$(call install,chromium chromium-browser google-chrome,chromium fonts-dejavu-core,the tests of the pages)
+pooler: # PgBouncer for its tests, which start it themselves
+	$(call install,pgbouncer,pgbouncer,the tests behind a pooler)
 
 check: $(STAMP) ## format, lint, types, import rules, prose, unit tests: two minutes
 	@$(MAKE) --no-print-directory -j2 static unit

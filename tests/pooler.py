@@ -55,8 +55,8 @@ async def pooled(urls: Urls, mode: str = "transaction", connections: int = 4, mo
     given = {"host": host, "port": port, "own_port": own_port, "mode": mode, "connections": connections, "more": more}
     with TemporaryDirectory() as folder:
         config = _write(Path(folder), users, given)
-        as_nobody = ["-u", "nobody"] if os.getuid() == 0 else []  # it refuses to run as root
-        process = await asyncio.create_subprocess_exec(program, "-q", *as_nobody, config)
+        user = ["-u", "nobody"] if os.getuid() == 0 else []  # PgBouncer cannot run as root
+        process = await asyncio.create_subprocess_exec(program, "-q", *user, config)
         try:
             await until(lambda: port_open("127.0.0.1", own_port), 20)
             yield Urls(urls.admin, *(through(url, own_port) for url in (urls.owner, urls.app, urls.relay)))

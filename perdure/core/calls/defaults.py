@@ -102,7 +102,8 @@ class _Reader:
         if not isinstance(part, Mapping) or steps > _MAX_REFERENCES:
             return
         yield part
-        inner = [] if follow_reference(part, self._schema) is part else [follow_reference(part, self._schema)]
+        target = follow_reference(part, self._schema)
+        inner = [] if target is part else [target]
         for keyword in ("allOf", "anyOf", "oneOf"):
             schemas = part.get(keyword)
             schemas = schemas if isinstance(schemas, list) else []

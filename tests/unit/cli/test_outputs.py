@@ -265,8 +265,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("status", [reply({}), reply(STATUS)], "reviewer GET /v1/status"),
     ("turns show refused", [reply({"error": REFUSED}, 409)], "requester GET /v1/turns/refused"),
     ("turns list --as mallory", [], ""),
-    ("chat nobody -m hi", [reply({"error": {"code": "agent_not_found", "message": "refused"}}, 404)],
-     'requester POST /v1/conversations {"agent": "nobody"}'),
+    ("chat unknown -m hi", [reply({"error": {"code": "agent_not_found", "message": "refused"}}, 404)],
+     'requester POST /v1/conversations {"agent": "unknown"}'),
 ]  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from mcp_types import (
 from mcp_types.methods import validate_server_result
 from pydantic import TypeAdapter, ValidationError
 
-from perdure.activities.toolbox.mcp.wire import Note, Wire, is_same_id, whole_id
+from perdure.activities.toolbox.mcp.wire import CLOSED_MESSAGES, Note, Wire, is_same_id, whole_id
 
 _WHITESPACE = " \t\r\n\ufeff"
 EXCERPT_BYTES = 512
@@ -58,11 +58,11 @@ _UNREAD = "perdure/unread"
 _NO_OBJECT = "result: it is not an object"
 _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
-LIBRARY_MESSAGES = (
-    *("Connection closed", "SSE stream failed", "SSE stream ended", "Failed to parse", "Unexpected content type"),
-    *("Server returned an error", "Session terminated", "Not Found", "server answered a request with"),
-)
-"""Beginnings of the errors that the library makes itself. It marks them in no other way."""
+_LIBRARY_MESSAGES = (
+    *CLOSED_MESSAGES, "Failed to parse", "Unexpected content type", "Server returned an error", "Session terminated",
+    "Not Found", "server answered a request with",
+)  # fmt: skip
+"""Beginnings of the errors that the library makes itself."""
 _OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
 _MAX_TOOL_DEPTH = 80
 """A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
@@ -121,7 +121,7 @@ def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
     if isinstance(message, JSONRPCError) and message.id is not None:
         note = wire.note_of(message.id) or wire.others.get(message.id)
         if note is not None:
-            is_from_library = message.error.message.startswith(LIBRARY_MESSAGES) and not _has_error(note)
+            is_from_library = message.error.message.startswith(_LIBRARY_MESSAGES) and not _has_error(note)
             if is_from_library and note.status is not None and note.status < _FIRST_NO_SUCCESS:
                 answer = _answer_of(note, message.id)
                 message, is_from_library = answer or message, answer is None

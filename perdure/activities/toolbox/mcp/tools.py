@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
+from perdure.activities.toolbox.mcp.wire import CLOSED_MESSAGES
 from perdure.contracts.agents import AgentDefinition, ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpServer, server_of
@@ -55,11 +56,8 @@ _OPENING_SHARE = 0.8
 """Share of a call's time limit for opening a session. If this part times out, nothing was sent; the call's own timeout
 could not tell."""
 
-
 ReportServer = Callable[[str, str, str], Awaitable[None]]
 """Callback with the app, the server's name, and why it could not be used (empty if it responded)."""
-_LIBRARY_MESSAGES = ("Connection closed", "SSE stream failed", "SSE stream ended")
-"""Beginnings of the library's messages about calls without a response. It marks them in no other way."""
 
 
 class ServerLost(Exception):
@@ -172,7 +170,7 @@ def _is_of_server(answer: object) -> bool:
     """Returns whether the error is from the server. Otherwise the library raised it because there was no response."""
     from mcp.shared.exceptions import MCPError
 
-    return isinstance(answer, MCPError) and not answer.error.message.startswith(_LIBRARY_MESSAGES)
+    return isinstance(answer, MCPError) and not answer.error.message.startswith(CLOSED_MESSAGES)
 
 
 def _session_is_gone(answer: object, note: "Note") -> bool:

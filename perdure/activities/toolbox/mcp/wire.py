@@ -8,6 +8,8 @@ from typing import Any
 
 ATTEMPT_FIELD = "perdure/attempt"
 """The field of a call's `_meta` with the token of this attempt. It has no meaning for the server."""
+CLOSED_MESSAGES = ("Connection closed", "SSE stream failed", "SSE stream ended")
+"""Beginnings of the library's messages about calls without a response. It marks them in no other way."""
 MAX_BODY_BYTES = 1024 * 1024
 """Kept of a response over HTTP. An answer that cannot be parsed is shown to the model from it, and cut there anyway."""
 
