@@ -1,6 +1,7 @@
 """The tools of the engine. An agent names the ones that it uses; `CORE_ALWAYS` are offered by default."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, cast
 from uuid import UUID
 
@@ -413,9 +414,7 @@ class _MemoryParameters(Parameters):
 
 def _as_memory_tool(base: Tool, toolset: str) -> Tool:
     """Returns the tool with a schema that accepts those ids; the tool drops them."""
-    parameters = _MemoryParameters(
-        base.parameters.schema, base.parameters.context_name, base.parameters.model, base.parameters.names
-    )
+    parameters = _MemoryParameters(**{each.name: getattr(base.parameters, each.name) for each in fields(Parameters)})
     schema = {name: value for name, value in base.card.parameters.items() if name != "additionalProperties"}
     card = base.card.model_copy(update={"parameters": schema, "toolset": toolset})
     digest = digest_of({**card.model_dump(mode="json"), "version": base.card.version})

@@ -15,8 +15,8 @@ MAX_DEFAULT_DEPTH = 6
 """Deeper places are not filled in, because a default can contain its own schema."""
 _MAX_PARTS = 100_000
 """Maximum parts of the schema that are read for one set of arguments."""
-_MAX_VALIDATIONS = 200
-"""Maximum validations for defaults that are not all valid together."""
+_MAX_VALIDATED_VALUES = 50_000
+"""Maximum values that are validated, all validations together, for defaults that are not all valid together."""
 _MAX_REFERENCES = 6
 """Maximum references and alternatives that lead from one part of a schema to the next."""
 _Place = tuple[str | int, ...]
@@ -30,7 +30,9 @@ def with_defaults(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
     """Returns valid arguments with the defaults of the schema for what they leave out, also within objects and lists.
 
     A default of null stays out: it means the same. So does a default that jsonb cannot keep, or with which the
-    arguments would be invalid. With its own result, the function returns the same again.
+    arguments would be invalid. With its own result, the function returns the same again. Arguments for which this would
+    take too long stay as they are: those that lack more than `MAX_DEFAULTS` defaults, and large ones whose defaults are
+    not all valid.
     """
     try:
         return _filled(deepcopy(dict(args)), schema)
@@ -43,13 +45,15 @@ def _filled(args: dict[str, JsonValue], schema: Mapping[str, JsonValue]) -> dict
 
     Raises: _TooMuch.
     """
-    reader, validations, filled = _Reader(schema), 0, 0
+    reader, validated, filled = _Reader(schema), 0, 0
     while missing := reader.missing(args):
-        if filled + len(missing) > MAX_DEFAULTS or validations > _MAX_VALIDATIONS:
+        if filled + len(missing) > MAX_DEFAULTS:
             raise _TooMuch
         fits = dict(missing) if not schema_errors(_with(args, missing), schema) else {}
         if not fits:  # some are refused: they are tried one by one
-            validations += len(missing)
+            validated += len(missing) * _count(args)
+            if validated > _MAX_VALIDATED_VALUES:
+                raise _TooMuch
             for place, default in missing.items():
                 if not schema_errors(_with(args, fits | {place: default}), schema):
                     fits[place] = default
@@ -112,6 +116,12 @@ class _Reader:
             inner += schemas if keyword == "allOf" or len(schemas) == 1 else []
         for each in inner:
             yield from self._applied(each, steps + 1)
+
+
+def _count(value: object) -> int:
+    """Returns how many values a value has, itself included."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_count, inner))
 
 
 def _schema_of_item(read: Mapping[str, Any], number: int) -> object:

@@ -306,6 +306,8 @@ DEFS["p"] = PLACE
      {}, {"a": 1, "b": 0}),
     (of(ps={"items": of(n={"default": 1})}), {"ps": [{}] * 100}, {"ps": [{"n": 1}] * 100}),
     (of(ps={"items": of(n={"default": 1})}), {"ps": [{}] * 101}, {"ps": [{}] * 101}),
+    (of(n={"type": "string", "default": 3}, m={"default": 1}), {"ps": [0] * 16_000}, {"ps": [0] * 16_000, "m": 1}),
+    (of(n={"type": "string", "default": 3}, m={"default": 1}), {"ps": [0] * 17_000}, {"ps": [0] * 17_000}),
 ])  # fmt: skip
 def test_defaults_are_filled_in_where_they_fit(schema: Schema, args: Schema, filled: Schema) -> None:
     before = deepcopy(args)
