@@ -19,7 +19,14 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
 
 DELIVERY_SECONDS = 2.0
-Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        max_length=255,
+        description="A text of your choice. A repeat with the same key and body gets the first answer",
+    ),
+]
 Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | None]]]
 """Runs in a transaction; returns the status, the response, and a wake signal to deliver after the commit."""
 AfterCommit = Callable[[], Awaitable[None]]

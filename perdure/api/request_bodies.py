@@ -226,7 +226,7 @@ class ClaimBody(Body):
     """Claims an approval, so that other reviewers see who works on it."""
 
     seconds: int = Field(default=DEFAULT_CLAIM_SECONDS, ge=1, le=MAX_CLAIM_SECONDS, strict=True)
-    """Duration of the claim."""
+    """Seconds until the claim ends."""
 
 
 class ReleaseBody(Body):
@@ -442,7 +442,7 @@ class RuleActionBody(Body):
     rule: str = Field(min_length=1, max_length=200)
     """The rule's id."""
     do: str = Field(min_length=1, max_length=40)
-    """The action."""
+    """`require_hitl` for a reviewer's decision, `abort` to end the turn."""
 
 
 class ExemptionBody(Body):
@@ -473,27 +473,27 @@ def as_uuid(text: str, kind: str) -> str:
         raise CallerError(f"{kind}_not_found", f"No {kind} has this id", status=404) from None
 
 
-def _conversation_id(conversation_id: Annotated[str, Path()]) -> str:
+def _conversation_id(conversation_id: Annotated[str, Path(description="Id of the conversation")]) -> str:
     return as_uuid(conversation_id, "conversation")
 
 
-def _turn_id(turn_id: Annotated[str, Path()]) -> str:
+def _turn_id(turn_id: Annotated[str, Path(description="Id of the turn")]) -> str:
     return as_uuid(turn_id, "turn")
 
 
-def _approval_id(approval_id: Annotated[str, Path()]) -> str:
+def _approval_id(approval_id: Annotated[str, Path(description="Id of the approval")]) -> str:
     return as_uuid(approval_id, "approval")
 
 
-def _question_id(request_id: Annotated[str, Path()]) -> str:
+def _question_id(request_id: Annotated[str, Path(description="Id of the question")]) -> str:
     return as_uuid(request_id, "question")
 
 
-def _file_id(file_id: Annotated[str, Path()]) -> str:
+def _file_id(file_id: Annotated[str, Path(description="Id of the file")]) -> str:
     return as_uuid(file_id, "file")
 
 
-def _entity_id(entity_id: Annotated[str, Path()]) -> str:
+def _entity_id(entity_id: Annotated[str, Path(description="Id of the entity")]) -> str:
     return as_uuid(entity_id, "entity")
 
 
@@ -512,6 +512,7 @@ def _clamp_number(value: object) -> object:
     return value
 
 
+Cursor = Annotated[str | None, Query(description="`next` of the page before; omit it for the first page")]
 Limit = Annotated[
     int,
     BeforeValidator(_clamp_number),

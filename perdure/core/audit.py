@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import Frozen, canonical_json
@@ -367,13 +367,20 @@ class ExportedHead(Frozen):
     """The length of a tenant's chain at some time, and its hash there. Heads are stored outside the database: one
     signed JSON line each."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     tenant: str = Field(max_length=63)
+    """The tenant's id."""
     seq: int = Field(ge=1, lt=2**62)
+    """The rows of the chain."""
     hash: str = Field(pattern="^[0-9a-f]{64}$")
+    """The hash of the chain at the last row: SHA-256 in hex."""
     at: str = Field(max_length=40)
+    """When it was exported (ISO 8601)."""
     key: str = Field(max_length=32)
     """The id of the key that signed it."""
     hmac: str = Field(max_length=64)
+    """HMAC-SHA-256 of tenant, seq, hash and time by that key."""
 
     def line(self) -> str:
         """Returns the head as one line of JSON, with its line break."""

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
+from perdure.api.request_bodies import Cursor, DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
@@ -28,6 +28,8 @@ agents_router = APIRouter(prefix="/v1", tags=["agents"])
 _DETAIL_FIELDS = ("reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
 """Fields of the definition that the API returns as they are in its file."""
 MAX_LISTED = 200
+AgentId = Annotated[str, Path(description="Id of the agent")]
+TopologyName = Annotated[str, Path(description="Name of the topology")]
 _TEMPLATE_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
 
 
@@ -43,7 +45,7 @@ async def list_agents(services: ServicesDep, caller: Caller) -> dict[str, object
 
 
 @agents_router.get("/agents/{agent_id}")
-async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[str, object]:
+async def agent(services: ServicesDep, caller: Caller, agent_id: AgentId) -> dict[str, object]:
     """Returns an agent: its model, limits, approval policy and memory settings, and the tools that its model is not
     sent. All its tools are a separate list."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -62,7 +64,7 @@ async def agent(services: ServicesDep, caller: Caller, agent_id: str) -> dict[st
 
 
 @agents_router.get("/agents/{agent_id}/tools")
-async def tools(services: ServicesDep, caller: Caller, agent_id: str) -> dict[str, object]:
+async def tools(services: ServicesDep, caller: Caller, agent_id: AgentId) -> dict[str, object]:
     """Lists the tools of an agent, with effect class, approval requirement and the rules that apply."""
     async with services.db.transaction(caller.tenant_id) as tx:
         agent = await agents.current_agent(tx, agent_id)
@@ -82,13 +84,13 @@ async def topologies(caller: Caller) -> dict[str, object]:
 
 
 @agents_router.get("/topologies/{name}.mmd", response_class=PlainTextResponse)
-async def mermaid(caller: Caller, name: str) -> PlainTextResponse:
+async def mermaid(caller: Caller, name: TopologyName) -> PlainTextResponse:
     """Returns a topology as a Mermaid flow chart."""
     return PlainTextResponse(mermaid_of(manifest_of(registry.spec(name))), media_type="text/vnd.mermaid; charset=utf-8")
 
 
 @agents_router.get("/topologies/{name}")
-async def topology(caller: Caller, name: str) -> dict[str, object]:
+async def topology(caller: Caller, name: TopologyName) -> dict[str, object]:
     """Returns a topology as JSON: nodes, edges, entries, limits, and the retry policies of its activities."""
     return dict(manifest_of(registry.spec(name)))
 
@@ -122,23 +124,26 @@ def _tool_description(card: ToolCard, rules: tuple[Rule, ...], exempt: Sequence[
 prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
 
 
-def _version_id(version_id: Annotated[str, Path()]) -> str:
+def _version_id(version_id: Annotated[str, Path(description="Id of the version")]) -> str:
     return as_uuid(version_id, "prompt_version")
 
 
 VersionId = Annotated[str, Depends(_version_id)]
-Template = Annotated[str, Path(max_length=64)]
+Template = Annotated[str, Path(max_length=64, description="Key of the template")]
 SelectableStage = Literal["draft", "pre_production", "active"]
+SelectedStage = Annotated[
+    SelectableStage | None, Query(description="The stage of the version; without it, the one that applies to you")
+]
 
 
 @prompt_templates_router.get("/prompt-templates")
 async def list_prompt_templates(
     services: ServicesDep,
     caller: Caller,
-    template: Annotated[str | None, Query(max_length=64)] = None,
-    stage: Stage | None = None,
+    template: Annotated[str | None, Query(max_length=64, description="Only versions of this template")] = None,
+    stage: Annotated[Stage | None, Query(description="Only versions of this stage")] = None,
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists versions without their texts, most recently changed first: versions in use, your own, and for reviewers
     all."""
@@ -151,7 +156,7 @@ async def list_prompt_templates(
 
 @prompt_templates_router.get("/prompt-templates/{template}", operation_id="get_v1_prompt_templates__template__get")
 async def get_prompt_template(
-    services: ServicesDep, caller: Caller, template: Template, stage: SelectableStage | None = None
+    services: ServicesDep, caller: Caller, template: Template, stage: SelectedStage = None
 ) -> dict[str, object]:
     """Returns the version that applies to you: your draft, else the active version. `stage` selects another stage."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -163,9 +168,9 @@ async def render(
     services: ServicesDep,
     caller: Caller,
     template: Template,
-    stage: SelectableStage | None = None,
-    agent_title: Annotated[str, Query(max_length=200)] = "",
-    skill_name: Annotated[str, Query(max_length=200)] = "",
+    stage: SelectedStage = None,
+    agent_title: Annotated[str, Query(max_length=200, description="Value of the variable")] = "",
+    skill_name: Annotated[str, Query(max_length=200, description="Value of the variable")] = "",
 ) -> dict[str, object]:
     """Returns the same version with its variables filled in, as in your own turns."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -177,7 +182,10 @@ async def render(
 
 @prompt_templates_router.put("/prompt-templates/{template}/draft")
 async def save_draft(
-    services: ServicesDep, caller: Caller, template: Annotated[str, Path(pattern=_TEMPLATE_KEY)], body: DraftBody
+    services: ServicesDep,
+    caller: Caller,
+    template: Annotated[str, Path(pattern=_TEMPLATE_KEY, description="Key of the template")],
+    body: DraftBody,
 ) -> dict[str, object]:
     """Saves your draft of this template, which applies to your own turns only. Overwrites your previous draft."""
     async with services.db.transaction(caller.tenant_id) as tx:

@@ -18,6 +18,7 @@ from perdure.api.request_bodies import (
     ApprovalId,
     ClaimBody,
     CommentBody,
+    Cursor,
     DecisionBody,
     DelegationBody,
     ItemBody,
@@ -58,20 +59,20 @@ BULK_ROUTE = "decisions"
 async def list_approvals(
     services: ServicesDep,
     caller: Caller,
-    status: ApprovalStatus | None = None,
-    agent: Annotated[str | None, Query(max_length=64)] = None,
-    tool: Annotated[str | None, Query(max_length=64)] = None,
-    turn: str | None = None,
-    role: Annotated[str | None, Query(max_length=40)] = None,
-    risk: Literal["low", "medium", "high"] | None = None,
+    status: Annotated[ApprovalStatus | None, Query(description="Only approvals with this status")] = None,
+    agent: Annotated[str | None, Query(max_length=64, description="Only approvals of this agent")] = None,
+    tool: Annotated[str | None, Query(max_length=64, description="Only calls of this tool")] = None,
+    turn: Annotated[str | None, Query(description="Only approvals of this turn")] = None,
+    role: Annotated[str | None, Query(max_length=40, description="Only those that this role decides")] = None,
+    risk: Annotated[Literal["low", "medium", "high"] | None, Query(description="Only calls of this risk")] = None,
     assignee: Annotated[str | None, Query(max_length=63, description="A user name")] = None,
-    mine: bool = False,
+    mine: Annotated[bool, Query(description="Only those that you can decide")] = False,
     expiring: Annotated[
         int | None, Query(ge=1, le=10_000_000, description="Expires within this number of seconds")
     ] = None,
     brief: Annotated[bool, Query(description="Omits the arguments and other long fields")] = False,
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists approvals, newest first. Requesters see only their own; `mine` returns those that you can decide on."""
     filters = Filters(
@@ -103,7 +104,9 @@ async def ageing(services: ServicesDep, caller: Caller) -> dict[str, object]:
 
 @approvals_router.get("/counts")
 async def counts(
-    services: ServicesDep, caller: Caller, expiring: Annotated[int, Query(ge=1, le=10_000_000)] = DAY_SECONDS
+    services: ServicesDep,
+    caller: Caller,
+    expiring: Annotated[int, Query(ge=1, le=10_000_000, description="Seconds from now")] = DAY_SECONDS,
 ) -> dict[str, object]:
     """Counts pending requests: all, those that you can decide on, those that expire within `expiring` seconds, and
     those of each kind."""
@@ -112,9 +115,7 @@ async def counts(
 
 
 @approvals_router.get("/decided")
-async def decided(
-    services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: str | None = None
-) -> dict[str, object]:
+async def decided(services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None) -> dict[str, object]:
     """Lists your own decisions, newest first, each with its result."""
     async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await own_decisions(tx, caller.user_id, min(limit, MAX_LISTED), cursor)
@@ -413,7 +414,7 @@ async def preview(services: ServicesDep, caller: Caller, approval_id: ApprovalId
 delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
 
 
-def _delegation_id(delegation_id: Annotated[str, Path()]) -> str:
+def _delegation_id(delegation_id: Annotated[str, Path(description="Id of the delegation")]) -> str:
     return as_uuid(delegation_id, "delegation")
 
 
@@ -439,7 +440,7 @@ async def list_delegations(
     caller: Caller,
     all_users: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
     limit: Limit = MAX_LISTED,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists your active delegations, newest first. `by` names the user who delegated."""
     if all_users:

@@ -10,7 +10,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import StreamingResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
-from perdure.api.request_bodies import ApprovalId, HeadsBody, Limit, as_uuid
+from perdure.api.request_bodies import ApprovalId, Cursor, HeadsBody, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json
@@ -20,7 +20,7 @@ from perdure.store.turns import views
 
 router = APIRouter(prefix="/v1", tags=["audit"])
 MAX_LISTED = 200
-Position = Annotated[int, Query(ge=0, le=2**53)]
+Position = Annotated[int, Query(ge=0, le=2**53, description="Only rows after this position in the chain")]
 
 
 @router.get("/audit/verify")
@@ -40,11 +40,10 @@ async def export(
     services: ServicesDep,
     caller: Caller,
     after: Position = 0,
-    turn: str | None = None,
-    limit: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    turn: Annotated[str | None, Query(description="Only rows of this turn")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=2**53, description="Maximum rows; without it, all")] = None,
 ) -> StreamingResponse:
-    """Exports the audit rows in chain order, one JSON object per line. `after` is a position in the chain; `turn`
-    selects one turn."""
+    """Exports the audit rows in chain order, one JSON object per line."""
     caller.require_role("admin")
     turn_id = as_uuid(turn, "turn") if turn else None
     if turn_id:
@@ -60,7 +59,7 @@ async def export(
     operation_id="of_approval_v1_approvals__approval_id__audit_get",
 )
 async def approval_audit(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, limit: Limit = MAX_LISTED, cursor: str | None = None
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, limit: Limit = MAX_LISTED, cursor: Cursor = None
 ) -> dict[str, object]:
     """Lists the audit rows of one approval, oldest first: the request, the plan, the decisions and the execution."""
     async with services.db.transaction(caller.tenant_id) as tx:

@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import Limit, SettleBody
+from perdure.api.request_bodies import Cursor, Limit, SettleBody
 from perdure.api.routes.approvals import decider_of
 from perdure.contracts.calls import CallState
 from perdure.contracts.turns import TurnAddress
@@ -18,16 +18,16 @@ from perdure.store.delivery.outbox import Note
 
 router = APIRouter(prefix="/v1/effects", tags=["effects"])
 MAX_LISTED = 200
-EffectKey = Annotated[str, Path(max_length=100)]
+EffectKey = Annotated[str, Path(max_length=100, description="Key of the effect")]
 
 
 @router.get("", operation_id="listed_v1_effects_get")
 async def list_effects(
     services: ServicesDep,
     caller: Caller,
-    state: CallState | None = None,
+    state: Annotated[CallState | None, Query(description="Only effects in this state")] = None,
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists effects, newest first. Those with `state=outcome_unknown` need a person to settle them."""
     async with services.db.transaction(caller.tenant_id) as tx:

@@ -15,7 +15,7 @@ from perdure.store.delivery import webhooks
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
 
-def _webhook_id(webhook_id: Annotated[str, Path()]) -> str:
+def _webhook_id(webhook_id: Annotated[str, Path(description="Id of the webhook")]) -> str:
     return as_uuid(webhook_id, "webhook")
 
 

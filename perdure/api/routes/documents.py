@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import Limit, as_uuid
+from perdure.api.request_bodies import Cursor, Limit, as_uuid
 from perdure.api.routes.memory_bodies import (
     MAX_HITS,
     DocumentSearchBody,
@@ -40,11 +40,11 @@ documents_router = APIRouter(prefix="/v1/memory", tags=["memory"])
 MAX_LISTED = 200
 
 
-def _document_id(document_id: Annotated[str, Path()]) -> str:
+def _document_id(document_id: Annotated[str, Path(description="Id of the document")]) -> str:
     return as_uuid(document_id, "document")
 
 
-def _version_id(version_id: Annotated[str, Path()]) -> str:
+def _version_id(version_id: Annotated[str, Path(description="Id of the version")]) -> str:
     return as_uuid(version_id, "version")
 
 
@@ -61,7 +61,10 @@ async def stores(services: ServicesDep, caller: Caller) -> dict[str, object]:
 
 @documents_router.put("/stores/{slug}")
 async def archive(
-    services: ServicesDep, caller: Caller, slug: Annotated[str, Path(max_length=64)], body: StoreBody
+    services: ServicesDep,
+    caller: Caller,
+    slug: Annotated[str, Path(max_length=64, description="Name of the store")],
+    body: StoreBody,
 ) -> dict[str, object]:
     """Archives or reopens a store. Requires the role admin."""
     caller.require_role(ADMIN)
@@ -73,11 +76,11 @@ async def archive(
 async def list_documents(
     services: ServicesDep,
     caller: Caller,
-    scope: Scope | None = None,
-    conversation_id: Annotated[str | None, Query(max_length=100)] = None,
-    prefix: Annotated[str, Query(max_length=200)] = "",
+    scope: Annotated[Scope | None, Query(description="Only documents of this scope")] = None,
+    conversation_id: Annotated[str | None, Query(max_length=100, description="Also those of this conversation")] = None,
+    prefix: Annotated[str, Query(max_length=200, description="Only documents whose path begins so")] = "",
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists documents without their texts, most recently changed first; with `conversation_id`, those of one
     conversation."""
@@ -249,7 +252,7 @@ def _version_body(version: WrittenVersion) -> dict[str, object]:
 promotions_router = APIRouter(prefix="/v1/memory/promotions", tags=["memory"])
 
 
-def _promotion_id(promotion_id: Annotated[str, Path()]) -> str:
+def _promotion_id(promotion_id: Annotated[str, Path(description="Id of the proposal")]) -> str:
     return as_uuid(promotion_id, "promotion")
 
 
@@ -278,9 +281,9 @@ async def propose(services: ServicesDep, caller: Caller, body: ProposalBody, key
 async def list_promotions(
     services: ServicesDep,
     caller: Caller,
-    status: PromotionState | None = None,
+    status: Annotated[PromotionState | None, Query(description="Only proposals in this state")] = None,
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists promotions without their texts, newest first: yours, or all of them for an administrator."""
     async with services.db.transaction(caller.tenant_id) as tx:

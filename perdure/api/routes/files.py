@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import ConversationId, FileBody, FileId, Limit, as_uuid
+from perdure.api.request_bodies import ConversationId, Cursor, FileBody, FileId, Limit, as_uuid
 from perdure.api.services import Services
 from perdure.core.budgets import VARIABLES, Scope
 from perdure.core.memory.documents import ADMIN
@@ -38,7 +38,7 @@ async def upload(
     caller: Caller,
     conversation_id: ConversationId,
     request: Request,
-    name: Annotated[str, Query(min_length=1, max_length=400)],
+    name: Annotated[str, Query(min_length=1, max_length=400, description="Name of the file")],
     key: Key = None,
 ) -> JSONResponse:
     """Uploads a file. The body is the file's bytes, the `Content-Type` header its type, and the query holds its name.
@@ -68,7 +68,7 @@ async def upload(
 
 @router.get("/conversations/{conversation_id}/files")
 async def list_files(
-    services: ServicesDep, caller: Caller, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+    services: ServicesDep, caller: Caller, conversation_id: ConversationId, limit: Limit = 50, cursor: Cursor = None
 ) -> dict[str, object]:
     """Lists the files of a conversation, newest first."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -103,7 +103,11 @@ async def delete(services: ServicesDep, caller: Caller, file_id: FileId) -> Resp
 
 
 @router.get("/usage")
-async def usage(services: ServicesDep, caller: Caller, conversation: str | None = None) -> dict[str, object]:
+async def usage(
+    services: ServicesDep,
+    caller: Caller,
+    conversation: Annotated[str | None, Query(description="Also the usage of this conversation")] = None,
+) -> dict[str, object]:
     """Returns your storage usage and quota in bytes. `conversation` adds those of a conversation; an administrator also
     gets those of the tenant."""
     limits, conversation_id = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None

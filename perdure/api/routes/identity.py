@@ -390,7 +390,7 @@ async def leave(services: ServicesDep, request: Request, caller: Visitor) -> Red
 
 
 team_router = APIRouter(prefix="/v1/team", tags=["team"])
-Name = Annotated[str, Path(max_length=100)]
+Name = Annotated[str, Path(max_length=100, description="Name of the user")]
 
 
 @team_router.get("")
@@ -444,7 +444,7 @@ async def _invitation_response(tx: Connection, name: str, caller: Principal) -> 
 
 
 users_router = APIRouter(prefix="/v1", tags=["users"])
-UserName = Annotated[str, Path(max_length=100)]
+UserName = Annotated[str, Path(max_length=100, description="Name of the user")]
 
 
 @users_router.get("/users")

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from perdure.api.auth import Caller, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import ConversationId, EntityId, Limit, as_uuid
+from perdure.api.request_bodies import ConversationId, Cursor, EntityId, Limit, as_uuid
 from perdure.api.routes.memory_bodies import MAX_EPISODES, EpisodeBody, FieldsBody, SearchBody
 from perdure.contracts.errors import CallerError
 from perdure.embedding.embedder import query_vector
@@ -95,9 +95,9 @@ async def search(services: ServicesDep, caller: Caller, body: SearchBody) -> dic
 async def list_episodes(
     services: ServicesDep,
     caller: Caller,
-    conversation_id: Annotated[str, Query()],
+    conversation_id: Annotated[str, Query(description="Only summaries of this conversation")],
     limit: Annotated[int, Query(ge=1, description=f"Values above {MAX_LISTED} are reduced to {MAX_LISTED}")] = 20,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists the episodes of your conversation, oldest first."""
     conversation_uuid = as_uuid(conversation_id, "conversation")
@@ -118,7 +118,10 @@ entities_router = APIRouter(prefix="/v1/entities", tags=["entities"])
 
 @entities_router.get("", operation_id="found_v1_entities_get")
 async def find_entities(
-    services: ServicesDep, caller: Caller, name: Annotated[str, Query(min_length=1, max_length=200)], limit: Limit = 20
+    services: ServicesDep,
+    caller: Caller,
+    name: Annotated[str, Query(min_length=1, max_length=200, description="Name of the entity")],
+    limit: Limit = 20,
 ) -> dict[str, object]:
     """Lists entities by name or alias. If none matches exactly, lists entities whose name contains it. Ignores case and
     spacing."""

@@ -15,6 +15,7 @@ from perdure.api.request_bodies import (
     AnswerBody,
     ConversationId,
     ConversationPatch,
+    Cursor,
     ExecuteBody,
     Limit,
     NewConversation,
@@ -56,7 +57,9 @@ async def start(
     caller: Caller,
     conversation_id: ConversationId,
     body: NewTurnBody,
-    wait: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0,
+    wait: Annotated[
+        float, Query(ge=0, le=300, allow_inf_nan=False, description="Seconds to wait for the turn's end or pause")
+    ] = 0,
     key: Key = None,
 ) -> JSONResponse:
     """Starts a turn, or adds the message to the open turn. 202 means that the turn is stored durably. With `wait`,
@@ -127,11 +130,11 @@ async def wait_for_result(services: Services, caller: Principal, answer: JSONRes
 async def list_turns(
     services: ServicesDep,
     caller: Caller,
-    status: TurnStatus | None = None,
-    agent: Annotated[str | None, Query(max_length=64)] = None,
-    conversation: str | None = None,
+    status: Annotated[TurnStatus | None, Query(description="Only turns with this status")] = None,
+    agent: Annotated[str | None, Query(max_length=64, description="Only turns of this agent")] = None,
+    conversation: Annotated[str | None, Query(description="Only turns of this conversation")] = None,
     limit: Limit = 50,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists turns, newest first: your own, or for reviewers all turns of the tenant."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -240,8 +243,10 @@ async def list_conversations(
     services: ServicesDep,
     caller: Caller,
     limit: Limit = 20,
-    cursor: str | None = None,
-    title: Annotated[str | None, Query(min_length=2, max_length=200)] = None,
+    cursor: Cursor = None,
+    title: Annotated[
+        str | None, Query(min_length=2, max_length=200, description="Only if the title contains this")
+    ] = None,
 ) -> dict[str, object]:
     """Lists your conversations, most recently used first."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -281,7 +286,7 @@ async def delete(services: ServicesDep, caller: Caller, conversation_id: Convers
 
 @conversations_router.get("/{conversation_id}/messages")
 async def messages(
-    services: ServicesDep, caller: Caller, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+    services: ServicesDep, caller: Caller, conversation_id: ConversationId, limit: Limit = 50, cursor: Cursor = None
 ) -> dict[str, object]:
     """Lists the messages of a conversation in order."""
     if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
@@ -297,9 +302,9 @@ async def conversation_view(
     services: ServicesDep,
     caller: Caller,
     conversation_id: ConversationId,
-    turn: str | None = None,
+    turn: Annotated[str | None, Query(description="Only this turn")] = None,
     limit: Limit = 20,
-    cursor: str | None = None,
+    cursor: Cursor = None,
 ) -> dict[str, object]:
     """Lists the turns of a conversation for display, newest first: messages, reasoning, calls and files. `turn` selects
     one turn. Pass `seq` to the stream to continue from there."""
