@@ -123,6 +123,12 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 _HTTP: dict[str, tuple[int, str, bytes]] = {
     "in_an_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": ["pressed"]}\n\n'),
     "in_another_event": (200, _EVENTS, b"event: result\ndata: ANSWER\n\n"),
+    "after_noise": (
+        200,
+        _EVENTS,
+        b'data: {"method": "notifications/message"}\r\n\r\nPAUSEdata: oops\n\ndata: ANSWER\n\n',
+    ),
+    "resumed": (200, _EVENTS, b"id: 7\nretry: 10\ndata: \n\n"),
     "as_html": (200, "text/html", b"<h1>pressed</h1>"),
     "as_nothing": (202, _JSON, b""),
     "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
@@ -139,6 +145,7 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
     "as_accepted": (202, _JSON, b"ANSWER"),
 }
 """Status, content type and body of the answer of a call over HTTP, by HOW."""
+_RESUMED = b'data: {"method": "oops"}\n\ndata: {"result": "pressed", "id": %d}\n\n'
 
 
 def pressed(number: Any, how: str) -> None:
@@ -197,10 +204,12 @@ def write(message: dict[str, Any]) -> None:
 @contextmanager
 def raw_http_server(how: str) -> Iterator[str]:
     """The same server over HTTP, for answers that are one line; it yields its address."""
+    numbers: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            numbers.append(message.get("id"))
             with redirect_stdout(StringIO()) as written:
                 answer(message, Path(os.devnull), how)
             body = written.getvalue().strip().encode()
@@ -212,13 +221,22 @@ def raw_http_server(how: str) -> Iterator[str]:
             self.send_header("Content-Type", kind)
             if status == 302:
                 self.send_header("Location", "https://new.example/mcp")
-            self.send_header("Content-Length", str(len(body)))
+            parts = body.split(b"PAUSE")
+            self.send_header("Content-Length", str(sum(map(len, parts))))
             self.end_headers()
             with suppress(BrokenPipeError, ConnectionResetError):  # the client reads only the start of a huge answer
-                self.wfile.write(body)
+                for part in parts:
+                    self.wfile.write(part)
+                    time.sleep(0.1 * (len(parts) - 1))
 
         def do_GET(self) -> None:
-            self.send_error(405)
+            if self.headers["Last-Event-ID"] == "7":
+                self.send_response(200)
+                self.send_header("Content-Type", _EVENTS)
+                self.end_headers()
+                self.wfile.write(_RESUMED % numbers[-1])
+            else:
+                self.send_error(405)
 
         do_DELETE = do_GET
 

@@ -456,7 +456,7 @@ async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     assert kept in str(output["answer"])
 
 
-@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event"])
+@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event", "resumed"])
 async def test_an_answer_over_http_that_cannot_be_parsed_is_reported(tmp_path: Path, how: str) -> None:
     output = await press_over_http(tmp_path, how)
     assert isinstance(output, dict) and output["status"] == "answer_misfit"
@@ -474,9 +474,10 @@ async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
             await session.close()
 
 
-@pytest.mark.parametrize(
-    "how", ["as_text", "as_accepted", "in_another_event", "with_mark", "in_a_batch", "in_latin_1", "id_is_float"]
-)
+@pytest.mark.parametrize("how", [
+    *("as_text", "as_accepted", "in_another_event", "after_noise"),
+    *("with_mark", "in_a_batch", "in_latin_1", "id_is_float"),
+])  # fmt: skip
 async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
     assert await press_over_http(tmp_path, how) == ("\ufffd" if how == "in_latin_1" else "pressed")
 

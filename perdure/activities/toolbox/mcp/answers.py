@@ -69,7 +69,8 @@ _MAX_TOOL_DEPTH = 80
 _log = structlog.get_logger(__name__)
 _MAX_DIGITS = 4_300
 _FIRST_NO_SUCCESS = 300
-_DATA = re.compile(r"^data: ?(.*?)\r?$", re.MULTILINE)
+_DATA = re.compile(r"^data: ?(.*)$", re.MULTILINE)
+_LINE_END = re.compile(r"\r\n?")
 
 
 class UnmatchedLine(Exception):
@@ -148,7 +149,7 @@ def _answer_of(note: Note, request_id: int | str) -> JSONRPCResponse | JSONRPCEr
 def _has_error(note: Note) -> bool:
     """Returns whether the response over HTTP contains a valid error, which the library passed on."""
     texts = _messages(note.body.decode("utf-8", "replace"))
-    return any(isinstance(_message(text), JSONRPCError) for text in texts)
+    return any(isinstance(message_of(text), JSONRPCError) for text in texts)
 
 
 def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
@@ -256,7 +257,7 @@ def parse_messages(line: bytes) -> list[SessionMessage]:
 
 
 def _parsed(text: str, *, is_whole: bool) -> JSONRPCMessage | None:
-    message = _message(text)
+    message = message_of(text)
     if message is None:
         request_id = _answered_request(text, is_whole=is_whole)
         message = unread_answer(text, request_id) if request_id is not None else None
@@ -273,8 +274,13 @@ def _messages(body: str, *, with_cut_event: bool = False) -> list[str]:
     counts only if it is whole."""
     if body.lstrip().startswith(("{", "[")):
         return [body]
-    events = re.split(r"\r\n\r\n|\n\n|\r\r", body)
-    return ["\n".join(_DATA.findall(event)) for event in (events if with_cut_event else events[:-1])]
+    events = _LINE_END.sub("\n", body).split("\n\n")
+    return [data_of(event) for event in (events if with_cut_event else events[:-1])]
+
+
+def data_of(event: str) -> str:
+    """Returns the data of one event."""
+    return "\n".join(_DATA.findall(_LINE_END.sub("\n", event)))
 
 
 def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPCError | None:
@@ -344,7 +350,8 @@ def _error(error: object) -> ErrorData:
     return ErrorData(code=code if isinstance(code, int) else INTERNAL_ERROR, message=text)
 
 
-def _message(text: str) -> JSONRPCMessage | None:
+def message_of(text: str) -> JSONRPCMessage | None:
+    """Returns the message as the library reads it; None if it cannot."""
     try:
         return jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:

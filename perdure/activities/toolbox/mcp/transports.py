@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from codecs import getincrementaldecoder
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ from perdure.activities.toolbox.mcp.answers import (
     unread_answer,
     whole_escapes,
 )
+from perdure.activities.toolbox.mcp.events import Events
 from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.egress import Outbound
@@ -110,13 +111,18 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             note.body.clear()  # of a redirect
             note.status = response.status_code
             note.retry_after_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        stream = _AnswerStream(response.stream, note or Note())
+        stream = self._stream(response, note or self._wire.note_resumed(request.headers.get("last-event-id", "")))
         status, headers = _as_answer(response) if note is not None else (response.status_code, response.headers)
         return httpx2.Response(status, headers=headers, stream=stream, extensions=response.extensions)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    def _stream(self, response: httpx2.Response, note: Note | None) -> "_AnswerStream":
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        has_events = response.headers.get("content-type", "").lower().startswith(_ANSWER_TYPES[1])
+        events = Events(note, MAX_MESSAGE_BYTES) if note is not None and has_events else None
+        return _AnswerStream(response.stream, note or Note(), events)
 
     def _note_of(self, body: bytes) -> Note | None:
         try:
@@ -158,9 +164,10 @@ def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
 class _AnswerStream(httpx2.AsyncByteStream):
     """The bytes of an answer. If it breaks off or is too large, the stream ends without an exception."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, note: Note) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, note: Note, events: Events | None = None) -> None:
         self._inner = inner
         self._note = note
+        self._events = events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         held, decoder = b"", getincrementaldecoder("utf-8-sig")("replace")
@@ -168,19 +175,24 @@ class _AnswerStream(httpx2.AsyncByteStream):
             async for piece in self._inner:
                 held += decoder.decode(piece).encode()
                 end = whole_escapes(held)
-                yield self._mended(held[:end])
+                for text in self._read(mend_halves(held[:end])):
+                    yield text
                 held = held[end:]
         except AnswerWithheld:
             self._note.too_large = True
         except (httpx2.TransportError, httpx2.DecodingError):
             self._note.body.clear()  # it is not the server's whole answer
             return
-        yield self._mended(held + decoder.decode(b"", final=True).encode())
+        for text in self._read(mend_halves(held + decoder.decode(b"", final=True).encode())):
+            yield text
+        if self._events is not None:
+            yield self._events.rest()
 
-    def _mended(self, piece: bytes) -> bytes:
-        text = mend_halves(piece)
-        self._note.body += text[: self._note.max_body_bytes - len(self._note.body)]
-        return text
+    def _read(self, text: bytes) -> Iterable[bytes]:
+        if self._events is not None:
+            return self._events.read(text)
+        self._note.keep(text)
+        return (text,)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -35,6 +35,12 @@ class Note:
     body: bytearray = field(default_factory=bytearray)
     """The start of a response over HTTP, at most `max_body_bytes`."""
     max_body_bytes: int = MAX_BODY_BYTES
+    event_id: str = ""
+    """The id of the last event of a stream. The library resumes a broken stream from it."""
+
+    def keep(self, text: bytes) -> None:
+        """Adds a part of the response to `body`."""
+        self.body += text[: self.max_body_bytes - len(self.body)]
 
 
 @dataclass(slots=True)
@@ -78,6 +84,11 @@ class Wire:
     def note_of(self, request_id: int | str) -> Note | None:
         """Returns the note of the open call with this id."""
         return next((note for note in self.notes.values() if is_same_id(note.request_id, request_id)), None)
+
+    def note_resumed(self, event_id: str) -> Note | None:
+        """Returns the note of the request whose stream ended after this event."""
+        notes = (*self.notes.values(), *self.others.values())
+        return next((note for note in notes if event_id and note.event_id == event_id), None)
 
 
 def is_same_id(sent: object, answered: object) -> bool:
