@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from perdure.apps.scaffold import scaffold
 from perdure.contracts.errors import CallerError
 from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
+from tests.unit.examples.payments_process import wait_until_healthy
 
 
 @pytest.fixture
@@ -34,14 +34,7 @@ def desk_url(scaffolded_app: App, tmp_path: Path) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            assert process.poll() is None and time.monotonic() < deadline
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.05)
+        wait_until_healthy(f"http://127.0.0.1:{port}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
