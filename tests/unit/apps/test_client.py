@@ -116,9 +116,9 @@ async def test_waiting_ends_at_its_timeout(client: Either) -> None:
 
 
 async def test_a_turns_segments_and_model_calls_are_read(client: Either) -> None:
-    told = {"items": [{"kind": "tool", "tool": "pay", "arguments": {"amount": 1}}], "next": None}
+    listed = {"items": [{"kind": "tool", "tool": "pay", "arguments": {"amount": 1}}], "next": None}
     counted = {"turn_id": "t", "calls": [{"call_id": "m1", "attempts": 2, "seconds": None}], "totals": {"calls": 1}}
-    (part,) = (await client.call(lambda c: c.turns.segments("t"), reply(told))).items
+    (part,) = (await client.call(lambda c: c.turns.segments("t"), reply(listed))).items
     metrics = await client.call(lambda c: c.turns.metrics("t"), reply(counted))
     assert (part.kind, part.tool, part.arguments, part.result) == ("tool", "pay", {"amount": 1}, None)
     assert [(call.call_id, call.attempts, call.seconds) for call in metrics.calls] == [("m1", 2, None)]
@@ -131,8 +131,8 @@ LAST = event("workflow_complete", status="completed")
 async def test_a_stream_ends_with_its_last_event(client: Either) -> None:
     sent = streamed(event("ready", "1.0.0-0"), ": heartbeat\n\n", event("token", "1.e.5-0", text="hi"), LAST)
     events = await client.events(lambda c: c.turns.events("t"), sent)
-    told = [(each.kind, each.id) for each in events]
-    assert told == [("ready", "1.0.0-0"), ("token", "1.e.5-0"), ("workflow_complete", None)]
+    kinds_and_ids = [(each.kind, each.id) for each in events]
+    assert kinds_and_ids == [("ready", "1.0.0-0"), ("token", "1.e.5-0"), ("workflow_complete", None)]
     assert events[1].data == {"text": "hi"}
     assert len(client.asked) == 1 and "last-event-id" not in client.asked[0].headers
 
@@ -237,29 +237,29 @@ async def test_an_approval_keeps_all_its_fields(client: Either) -> None:
     fixed = {"at": "2026-11-21T10:00:00Z", "signed_in": {"how": "password"}}
     names = ("by", "for", "decision", "comment", "counts")
     votes = [{**dict(zip(names, vote, strict=True)), **fixed} for vote in cast]
-    told = {**APPROVAL, "quorum": 3, "votes": votes, "fallback": {"reviewer": "una", "at": "2026-11-22T10:00:00Z"}}
-    read = await client.call(lambda c: c.approvals.get("a"), reply(told))
+    sent = {**APPROVAL, "quorum": 3, "votes": votes, "fallback": {"reviewer": "una", "at": "2026-11-22T10:00:00Z"}}
+    read = await client.call(lambda c: c.approvals.get("a"), reply(sent))
     assert (read.approving, read.quorum, read.votes[1].delegator, read.fallback.reviewer) == (2, 3, "tom", "una")
     assert read.args_schema == {"type": "object"}
-    assert {name: value for name, value in read.model_dump(mode="json").items() if name in told} == told
+    assert {name: value for name, value in read.model_dump(mode="json").items() if name in sent} == sent
 
 
 async def test_a_bulk_decision_is_one_request_with_a_result_for_each(client: Either) -> None:
     answer = {"items": [{"id": "a", "status": "approved"}, {"id": "b", "error": {"code": "claimed", "message": "no"}}]}
     items = [{"id": name, "digest": "d", "decision": "approve"} for name in "ab"]
     page = await client.call(lambda c: c.approvals.decide_many(items), reply(answer))
-    told = [(each.status, (each.error or {}).get("code")) for each in page.items]
-    assert told == [("approved", None), (None, "claimed")]
+    results = [(each.status, (each.error or {}).get("code")) for each in page.items]
+    assert results == [("approved", None), (None, "claimed")]
     assert (client.asked[0].path, client.asked[0].body) == ("/v1/approvals/decisions", {"items": items})
     assert keys(client)
 
 
 async def test_delegations_name_their_user_and_end(client: Either) -> None:
     given, until = {"id": "d", "to": "tom", "until": "2026-12-24T00:00:00Z"}, datetime(2026, 12, 24, tzinfo=UTC)
-    made = await client.call(lambda c: c.delegations.add("tom", until), reply(given, 201))
-    assert isinstance(made, Delegation) and made.until == until
+    delegation = await client.call(lambda c: c.delegations.add("tom", until), reply(given, 201))
+    assert isinstance(delegation, Delegation) and delegation.until == until
     assert client.asked[0].body == {"to": "tom", "until": "2026-12-24T00:00:00+00:00"}
-    assert (await client.call(lambda c: c.delegations.list(), reply({"items": [given]}))).items == [made]
+    assert (await client.call(lambda c: c.delegations.list(), reply({"items": [given]}))).items == [delegation]
     assert await client.call(lambda c: c.delegations.remove("d"), Reply(204)) is None
     assert (client.asked[2].method, client.asked[2].path) == ("DELETE", "/v1/delegations/d")
     with pytest.raises(ValueError):  # an end without a zone is not guessed

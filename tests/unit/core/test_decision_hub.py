@@ -26,28 +26,7 @@ from perdure.graph.topologies.decision_hub.spec import (
     next_command,
 )
 
-C = Command
 Commands = frozenset[Command]
-NONE: frozenset[Command] = frozenset()
-CASES = [
-    # name, done, allowed, next
-    ("nothing is done", NONE, NONE, C.PREPROCESS),
-    ("the text is ready", {C.PREPROCESS}, NONE, C.CALL_MODEL),
-    ("memory is allowed", {C.PREPROCESS}, NEEDS_PERMISSION, C.MEMORY_READ),
-    ("one memory was read", {C.PREPROCESS, C.MEMORY_READ}, NEEDS_PERMISSION, C.LONG_TERM_MEMORY_READ),
-    ("only the long one is allowed", {C.PREPROCESS}, {C.LONG_TERM_MEMORY_READ}, C.LONG_TERM_MEMORY_READ),
-    ("the model has answered", {C.PREPROCESS, C.CALL_MODEL}, NONE, C.FORMAT),
-    ("there is an answer to keep", set(COMMANDS_IN_ORDER[:4]), NEEDS_PERMISSION, C.MEMORY_WRITE),
-    ("all is done", set(COMMANDS_IN_ORDER), NEEDS_PERMISSION, C.FORMAT),
-    ("a preprocessing is never left out", {C.CALL_MODEL}, NONE, C.PREPROCESS),
-]
-
-
-@pytest.mark.parametrize(("done", "allowed", "expected"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
-def test_the_next_command_is_the_first_allowed_one(done: Commands, allowed: Commands, expected: Command) -> None:
-    assert next_command(TurnProgress(False, frozenset(done), frozenset(allowed))) is expected
-
-
 COMMANDS = st.frozensets(st.sampled_from(Command))
 
 
@@ -81,9 +60,9 @@ def test_each_provider_error_code_has_its_error_type() -> None:
 
 
 def test_every_error_code_of_a_model_call_is_in_exactly_one_row() -> None:
-    told = codes_of_model_calls()
+    codes = codes_of_model_calls()
     rows = [TIMEOUT_CODES, backend.UNUSABLE_ANSWER_CODES, backend.UNAVAILABLE_CODES, backend.ENGINE_ENDS]
-    assert {code: sum(code in row for row in rows) for code in told} == dict.fromkeys(told, 1)
+    assert {code: sum(code in row for row in rows) for code in codes} == dict.fromkeys(codes, 1)
 
 
 def codes_of_model_calls() -> set[str]:

@@ -53,10 +53,10 @@ def of(live: LiveModel, state: ReaderState, *events: LoggedEvent) -> stream.Merg
     return merge(state, events, live.tokens(state.epoch, state.entry_id))
 
 
-def live_model_of(*entries: tuple[CallKey, int, int, str], thinking: bool = False) -> LiveModel:
+def live_model_of(*entries: tuple[CallKey, int, int, str]) -> LiveModel:
     live = LiveModel()
     for entry in entries:
-        live.append(*entry, thinking=thinking)
+        live.append(*entry)
     return live
 
 
@@ -122,11 +122,6 @@ def test_after_a_gap_no_token_is_shown_until_the_stored_text() -> None:
     merged = merge(FRESH, [START], batch)
     assert short(merged) == ["generation.start", "token:Hel"]
     assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
-
-
-def test_a_stale_attempt_is_ignored() -> None:
-    begun = merge(FRESH, [START, AGAIN], TokenBatch(None)).state
-    assert not merge(begun, [], TokenBatch("e", [piece(1, 0, "zombie", attempt=1)])).frames
 
 
 def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
@@ -196,22 +191,6 @@ def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for
     read = of(live, comes_back(merged, live, OpenCall(KEY, 1), OpenCall(OTHER, 1)), complete(3, 5))
     assert short(read) == ["reset", "token:", "generation.complete"]
     assert read.frames[1].stored_message_id == "stored"
-
-
-def test_a_reader_cut_off_in_the_middle_of_the_reasoning_continues_there() -> None:
-    live = live_model_of((KEY, 1, 0, "Well, "), thinking=True)
-    begun = of(live, FRESH, START)
-    live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)
-    live.append(KEY, 1, 0, "Hi", thought=10)
-    read = of(live, comes_back(begun, live, OpenCall(KEY, 1)), complete(2, 2))
-    assert short(read) == ["thinking:yes.", "token:Hi", "generation.complete"]
-
-
-def test_a_new_attempt_voids_the_reasoning_of_a_returning_reader() -> None:
-    live = live_model_of((KEY, 1, 0, "Well"), thinking=True)
-    back = comes_back(of(live, FRESH, START), live, OpenCall(KEY, 1))
-    live.append(KEY, 2, 0, "Now", thinking=True)
-    assert short(of(live, back)) == ["reset", "thinking:Now"]
 
 
 def test_an_unknown_reader_gets_reasoning_only_from_its_beginning() -> None:
