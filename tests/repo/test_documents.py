@@ -1,4 +1,4 @@
-"""Documents and comments name only existing make targets, commands and files."""
+"""Documents and comments name only existing make targets, commands and files, and show the topologies that run."""
 
 import ast
 import io
@@ -16,6 +16,9 @@ import pytest
 from typer.main import get_command
 
 from perdure.cli.app import app
+from perdure.graph.manifest import lines_of, manifest_of, mermaid_of
+from perdure.graph.registry import names, spec
+from perdure.graph.spec import Topology
 from tests.repo.committed import files, text_of, texts
 
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
@@ -226,6 +229,27 @@ def test_the_layers_are_drawn_as_the_import_contract_has_them() -> None:
     assert drawn is not None
     rows = [sorted(row.replace("|", " ").split()) for row in drawn.group(1).splitlines()]
     assert rows == [sorted(row.replace("|", " ").split()) for row in kept if row.strip()]
+
+
+PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in files()}
+
+
+def differences(page: str, topology: Topology) -> list[str]:
+    drawn = f"```mermaid\n{mermaid_of(manifest_of(topology)).rstrip()}\n```"
+    found = [] if "```mermaid" not in page or drawn in page else [f"draw it anew:\n{drawn}"]
+    edges = [
+        (each.source, each.target, each.kind or each.form, each.condition or each.label) for each in lines_of(topology)
+    ]
+    head = ["| from | to | kind | condition |", "|---|---|---|---|"]
+    table = "\n".join([*head, *(f"| {' | '.join(edge)} |" for edge in edges)])
+    return found if "| from | to |" not in page or table in page else [*found, f"list the edges anew:\n{table}"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_the_topology_that_runs(name: str) -> None:
+    page = text_of(PAGES[name])
+    assert not differences(page, spec(name)), PAGES[name]
+    assert ("```mermaid" in page) is ("| from | to |" in page) is (name == "context_assembly"), "or nothing is compared"
 
 
 _TREE = ("perdure/store/__init__.py", "perdure/store/turns/start.py", "perdure/apps/mcp.py", "worker.py")

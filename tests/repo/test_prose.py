@@ -1,8 +1,9 @@
-"""The prose checker finds the example of each rule, passes the right form, and its list of findings may only shrink."""
+"""The prose checker finds the example of each rule, passes the right form, reads no value as a comment, and its list of
+findings may only shrink."""
 
 import pytest
 
-from tests.repo.prose import MOST_LEFT, NAMES, RULES, Text, differences, hits, left_to_mend, names, texts
+from tests.repo.prose import CHECKED, MOST_LEFT, NAMES, RULES, Text, differences, hits, left_to_mend, names, texts
 
 _MODULE = '''"""By name."""
 MOST = 2
@@ -40,6 +41,26 @@ def test_each_rule_finds_its_example_and_passes_the_right_form() -> None:
 ])  # fmt: skip
 def test_findings_have_the_kind_and_the_line_of_their_text(path: str, source: str, expected: list[str]) -> None:
     assert sorted(f"{hit.line} {hit.rule}" for text in texts(path, source) for hit in hits(text)) == sorted(expected)
+
+
+_SQL = "-- One\n-- text.\nSELECT '--no', 'it''s --no';  -- tail\nDO $$ BEGIN\n  -- inside\nEND $$; /* block */\n"
+_YAML = "# One\n# text.\na: '#no'  # tail\nb: it's#no\nc: |\n  # no\nd: [\"#no\", x]  # end\n"
+_JS = "const a = \"//no\", b = `//no`;  // tail\n// One\n// text.\nfetch('http://no');\n/* A\n   block */\n"
+_MAKE = '# One\n# text.\nup: x ## start it\n\t@echo "Hello" # why\n'
+
+
+@pytest.mark.parametrize(("path", "source", "expected"), [
+    ("x.sql", _SQL, [(1, "One\ntext."), (3, "tail"), (5, "inside"), (6, "block")]),
+    ("x.yaml", _YAML, [(1, "One\ntext."), (3, "tail"), (7, "end")]),
+    ("x.toml", 'a = "#no"  # tail\nb = """\n# no"""\n# One\n', [(1, "tail"), (4, "One")]),
+    ("x.js", _JS, [(1, "tail"), (2, "One\ntext."), (5, "A\nblock")]),
+    ("x.css", "a { b: url(//no) }\n/* One */\n", [(2, "One")]),
+    ("Makefile", _MAKE, [(1, "One\ntext."), (3, "start it"), (4, "Hello"), (4, "why")]),
+    (".importlinter", "[a]\nname = a rule\ntype = layers\n", [(2, "a rule")]),
+])  # fmt: skip
+def test_comments_are_checked_and_values_are_not(path: str, source: str, expected: list[tuple[int, str]]) -> None:
+    assert path.endswith(CHECKED)
+    assert sorted((text.line, text.words) for text in texts(path, source)) == expected
 
 
 def test_private_names_of_modules_functions_and_classes_are_found() -> None:

@@ -41,7 +41,6 @@ class Hostile:
     value: Any = _NOTHING
 
     def ended_as_told(self, kind: str | None, value: Any) -> bool:
-        """Returns whether the run has one of the documented results."""
         return kind in self.ends if kind is not None else value == self.value
 
 

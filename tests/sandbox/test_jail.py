@@ -91,7 +91,6 @@ def jailed_run(program: Path, as_nobody: bool = False) -> subprocess.CompletedPr
 
 
 def call_results(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
-    """The kernel's results for system calls in the jail."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # pytest's own folders are closed to nobody
         write_probe(Path(folder, "probe"), calls)
@@ -144,10 +143,6 @@ def jail() -> Iterator[Jail]:
     made = Jail(_interpreter(), Limits())
     yield made
     made.close()
-
-
-def test_the_jail_passes_its_own_check(jail: Jail) -> None:
-    assert jail_faults(jail, Limits()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up root")

@@ -57,7 +57,6 @@ class Held:
 
 @cache
 def held(name: str) -> CompiledTopology:
-    """The shipped topology `name`, compiled so."""
     return compile_topology(_held(spec(name)))
 
 

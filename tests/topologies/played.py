@@ -13,16 +13,12 @@ from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import PauseKind, VerdictState
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import MessageRef
-from perdure.graph.compile import CompiledTopology, compile_topology
-from perdure.graph.nodes.await_verdict import AwaitVerdict
+from perdure.graph.compile import CompiledTopology
 from perdure.graph.nodes.fields import messages_of
-from perdure.graph.nodes.run_tools import RunTools
 from perdure.graph.spec import FRESH, Outcome
 from perdure.graph.step import RunRenewed
-from perdure.graph.topologies.skill_pipeline.nodes import NODES
-from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from perdure.workflows.turn_segment import Steps
-from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
+from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Says
 from tests.doubles.ports import FakeRun
 from tests.topologies.held import held
 
@@ -47,8 +43,6 @@ CARDS = {
 
 
 def _look(args: Args) -> JsonValue:
-    if args.get("broken"):
-        raise Refused("no such thing")
     return {"seen": args.get("what")}
 
 
@@ -73,12 +67,6 @@ def _post(args: Args) -> JsonValue:
 
 
 TOOLS = {"look": _look, "resolve": _resolve, "find": _find, "pay": _pay, "post": _post, "shout": _post}
-
-
-def ungated_first() -> CompiledTopology:
-    """The pipeline with the other order, which `tool_loop` has."""
-    nodes = {**NODES, "resume_guard": AwaitVerdict(ungated_first=True), "tool_node": RunTools(ungated_first=True)}
-    return compile_topology(skill_pipeline(nodes))
 
 
 def turn(*script: Says, **given: object) -> FakeTurn:

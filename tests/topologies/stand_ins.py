@@ -17,17 +17,8 @@ from perdure.graph.spec import Node, State
 Rows = Mapping[str, Sequence[Patch | Exception]]
 
 
-class NoPort:
-    """A port that no stand-in may touch."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"a stand-in node touched the port method {name}")
-
-
 @dataclass(slots=True)
 class RecordedEvents:
-    """The fake event log: all events, in order."""
-
     events: list[tuple[str, dict[str, JsonValue]]] = field(default_factory=list)
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
@@ -58,8 +49,6 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPorts(Ports):
-    """Ports whose only use is the script and the events."""
-
     script: Script
     pace: Callable[[str], Awaitable[None]]
     """Awaited inside every node: lets a test decide which of several is slower."""
@@ -73,17 +62,15 @@ async def at_once(node: str) -> None:
     """The pace of a node that waits for nothing."""
 
 
-def _never_long(entry: str, many_steps: bool) -> bool:
-    return False
-
-
 def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[None]] = at_once) -> ScriptedPorts:
-    none: Any = NoPort()
+    none: Any = None
+    """A port that no stand-in touches."""
 
     def apart(branches: int) -> list[Ports]:
         return [made] * branches
 
-    made = ScriptedPorts(none, none, none, none, RecordedEvents(), none, apart, _never_long, Script(rows or {}), pace)
+    log, script = RecordedEvents(), Script(rows or {})
+    made = ScriptedPorts(none, none, none, none, log, none, apart, lambda entry, many_steps: False, script, pace)
     return made
 
 
@@ -92,7 +79,6 @@ class StandIn:
     id: str
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """The scripted patch of this visit; the given state is not changed."""
         assert isinstance(ports, ScriptedPorts)
         assert str(state["current_node"]).rpartition("/")[2] == self.id, "the state says where the run is"
         before = canonical_json(dict(state))

@@ -160,16 +160,6 @@ async def test_a_checkpoint_that_cannot_be_opened_continues_with_a_warning() -> 
     assert [each["tool"] for each in warned] == ["shout"]
 
 
-@each_way
-async def test_a_model_that_makes_its_call_again_after_every_answer_comes_to_its_limit(way: Way) -> None:
-    played = await checked(*[SHOUTS] * 5, limits=Limits(max_iterations=3))
-    for step in (1, 2, 3):
-        assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [f"c{step}.0"])
-        await decided(played, f"c{step}.0", V.RESPONDED, "not that one", way=way)
-    assert (played.outcome(), len(played.turn.asks)) == (Outcome.LIMITED, 3)
-    assert ["not that one" in note for note in notes(played)] == [True] * 3
-
-
 FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
 
 

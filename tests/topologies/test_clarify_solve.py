@@ -114,7 +114,6 @@ async def play_with(tool: str, says: Any, *script: Says, **given: Any) -> Played
 
 
 async def answered(played: Played, kind: PauseKind, payload: Mapping[str, Any], **given: VerdictState) -> Outcome:
-    """The user answers, and the run continues; returns its outcome."""
     call_id = next(reversed(played.turn.book.values())).call_id
     played.turn.decide(call_id, given.get("state", VerdictState.ANSWERED), args=dict(payload))
     await _leg(played, kind.value, played.run.step)
@@ -139,7 +138,6 @@ def tools_run(played: Played) -> list[str]:
 
 
 def given_to_run(played: Played) -> Args:
-    """The arguments of the first run of a plan."""
     return played.turn.ran[tools_run(played).index("run")][1]
 
 
@@ -200,17 +198,12 @@ async def test_a_permanent_or_unaffordable_fault_ends_the_ladder(code: str, outc
     assert (played.outcome(), len(played.turn.asks)) == (outcome, 3 if outcome is Outcome.COMPLETED else 2)
 
 
-async def test_three_plans_that_do_not_fit_spend_the_budget_and_the_fault_is_reported() -> None:
-    played = await play(kind(), plan("<bad1/>"), plan("<bad2/>"), plan("<bad3/>"), DONE)
-    assert played.traces()[0] == f"{CLASSIFY} {PLAN} {PLAN} {PLAN} {SAY}"
-    assert "/x: no such step" in notes(played, 2), "the fault goes into the next prompt"
-    assert "/x: no such step" in notes(played, -1), "and to the person"
-
-
 async def test_faults_of_the_xml_and_of_the_run_share_one_budget_and_the_same_xml_never_runs_twice() -> None:
     played = await play(kind(), plan("<bad/>"), plan("<breaks1/>"), plan("<breaks2/>"), DONE)
     assert played.traces()[0] == f"{CLASSIFY} {PLAN} {PLAN} {RUN} {PLAN} {RUN} {SAY}"
     assert processing(played)["entries"] == 3
+    assert "/x: no such step" in notes(played, 2), "the fault goes into the next prompt"
+    assert "there is no column" in notes(played, -1), "and the last one to the person"
     played = await play(kind(), *[plan("<breaks/>")] * 3, DONE)
     assert tools_run(played).count("run") == 1
 

@@ -40,7 +40,6 @@ from tests.topologies.played import (
     roles,
     settled,
     turn,
-    ungated_first,
 )
 
 PAY_TWICE = Says("asking", (PAY, PAY))
@@ -86,11 +85,11 @@ REMITTING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("compiled", [None, ungated_first()], ids=["gated-first", "ungated-first"])
-async def test_nobody_is_asked_about_a_call_that_its_tools_types_refuse(compiled: Any) -> None:
+@pytest.mark.parametrize("of", ["skill_pipeline", "tool_loop"])
+async def test_nobody_is_asked_about_a_call_that_its_tools_types_refuse(of: str) -> None:
     made = turn(Says("asking", (REMIT, LOOK)), Says("well"))
     made.cards, made.refuses = REMITTING["cards"], REMITTING["refuses"]
-    played = await begin(made, compiled=compiled)
+    played = await begin(made, of)
     assert (played.outcome(), played.run.asked, ran(made)) == (Outcome.COMPLETED, None, ["t1.1"])
     assert (made.checked, "hitl.rule_fire" in {kind for kind, _ in played.run.events}) == (["t1.0"], False)
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
@@ -207,21 +206,6 @@ async def test_a_stop_while_one_has_run_and_one_waits_ends_the_turn_stopped() ->
     played.turn.stopped = True
     assert await decided(played, "t1.1", V.APPROVED) is Outcome.STOPPED
     assert ran(played.turn) == ["t1.0"]
-
-
-async def test_a_node_can_run_calls_without_approval_once_the_requests_are_open() -> None:
-    made = turn(Says("asking", (PAY, LOOK, POST)), Says("well"))
-    played = await begin(made, compiled=ungated_first())
-    assert (played.outcome(), ran(made), waits_for(played)) == (Outcome.AWAITING, ["t1.1"], ["t1.0", "t1.2"])
-    assert [run.asked is not None for run in played.runs] == [True, True]
-    assert played.runs[0].trace()[-2:] == ["tool_node", "output_format"], "opened before anything runs"
-    await decided(played, "t1.0", V.REJECTED, "no")
-    assert made.called == ["t1.1", "t1.0"], "answered at once by its denial"
-    assert await decided(played, "t1.2", V.APPROVED) is Outcome.COMPLETED
-    assert made.called == ["t1.1", "t1.0", "t1.2"]
-    assert roles(played)[2:5] == ["toolt1.0", "toolt1.1", "toolt1.2"]
-    alone = await begin(turn(Says("asking", (PAY, POST)), Says("well")), compiled=ungated_first())
-    assert (alone.outcome(), len(alone.runs), alone.turn.called) == (Outcome.AWAITING, 1, []), "gated calls alone"
 
 
 LOOPS: dict[str, tuple[str, list[Says], dict[str, Any]]] = {

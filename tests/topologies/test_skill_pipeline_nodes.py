@@ -10,7 +10,7 @@ from perdure.contracts.messages import CallRef
 from perdure.contracts.turns import Limits, OnSpent, Usage
 from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
-from tests.topologies.played import LOOK, PAY, POST, Call, V, begin, decided, play, ran, resume, roles, settled, turn
+from tests.topologies.played import LOOK, PAY, POST, Call, V, begin, decided, play, ran, resume, roles, turn
 
 START = "system_prompt_node memory_node resume_guard"
 NOBODY: Call = ("nobody", {})
@@ -69,14 +69,6 @@ async def test_a_turn_without_people_takes_its_route(made: FakeTurn, trace: str,
     assert played.traces() == [f"{START} {trace}"]
     assert f"{played.outcome().value} {played.code}".strip() == ending
     assert (len(played.turn.asks), played.turn.script) == (len(made.script), [])
-
-
-async def test_a_call_is_answered_in_its_round_and_an_iteration_counted() -> None:
-    played = await play(Says("", (LOOK, ("look", {"broken": True}))), DONE)
-    assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
-    assert "no such thing" in played.messages[3].text
-    assert played.state["pending_tool_calls"] == []
-    assert played.state["iteration"] == 2, "one round of tools, and output_format"
 
 
 @pytest.mark.parametrize(("calls", "called"), [((NOBODY, LOOK), ["t1.1"]), ((NOBODY, ("none", {})), [])])
@@ -223,14 +215,3 @@ async def test_budget_and_limit_also_apply_after_a_resume(limits: Limits, trace:
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.LIMITED
     assert played.traces()[1] == trace
     assert ran(played.turn) == ["t1.0"], "what was approved has run"
-
-
-async def test_an_unknown_outcome_pauses_the_turn_until_a_person_states_it() -> None:
-    played = await play(Says("asking", (("shout", {"breaks": True}), LOOK)), Says("well"))
-    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["|t1.0"])
-    assert roles(played) == ["user"]
-    await resume(played)
-    assert played.outcome() is Outcome.AWAITING, "not settled yet"
-    assert await settled(played, "t1.0", happened=True) is Outcome.COMPLETED
-    assert ran(played.turn) == ["t1.0", "t1.1"], "each was dispatched once"
-    assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]

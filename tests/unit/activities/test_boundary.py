@@ -131,18 +131,6 @@ def test_a_requested_wait_is_the_next_delay_up_to_a_minute(asked: float, delay: 
     assert failure.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
 
 
-async def test_the_vendors_exception_is_not_stored_in_a_history() -> None:
-    try:
-        try:
-            raise httpx.ConnectError("sk-canary-8842")
-        except httpx.ConnectError as vendor:
-            raise to_temporal(provider_error(vendor)) from None
-    except temporal.ApplicationError as raised:
-        failure = Failure()
-        await DataConverter.default.encode_failure(raised, failure)
-    assert b"canary" not in failure.SerializeToString()
-
-
 SOMETHING = st.one_of(st.text(max_size=3000), st.integers(0, 10**9), st.binary(), st.booleans())
 
 

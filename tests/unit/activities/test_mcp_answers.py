@@ -171,7 +171,6 @@ CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
 
 
 def failure(effect: str, answered: object, **note: Any) -> Exception:
-    """The outcome of an answer without a result."""
     session = McpSession(McpServer(name="s", command=("x",)), Path(), Path(), lambda name: None)
     fields = {"key_ttl_seconds": 5} if effect == "keyed" else {}
     return McpTool(card(effect, **fields), session)._failure(answered, Note(**note), Wire())

@@ -20,7 +20,6 @@ VERSION, LATER = {"jsonrpc": "2.0"}, '"id": 99}'
 
 
 async def lines_of(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedLine]:
-    """All lines of `text`, which comes in pieces."""
     stream = asyncio.StreamReader(limit=LIMIT_BYTES)
     places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
 

@@ -50,7 +50,6 @@ def drafts_of(calls: Iterable[tuple[str, str]]) -> tuple[DraftCall, ...]:
 
 
 def answer_events(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
-    """The events of an answer with these calls."""
     heard, made = StreamAccumulator(text=["Let me see."], first_token_seconds=0.5), drafts_of(drafts)
     heard.add_thinking("Which? ", 0.2)
     heard.add_thinking("That one.", 0.25)

@@ -39,15 +39,6 @@ def test_one_address_never_holds_more_than_its_share_of_connections() -> None:
     assert ConnectionSlots(0, 1_024).per_address == 0, "no limit"
 
 
-def test_connections_are_counted_by_address_and_released() -> None:
-    places = ConnectionSlots(2, 1_000)
-    assert [places.acquire("a") for _ in range(3)] == ["", "", "too_many_connections"]
-    assert places.acquire("b") == "", "others have places of their own"
-    places.release("a")
-    assert places.acquire("a") == ""
-    assert [places.acquire("c", counted=False) for _ in range(3)] == ["", "", ""]
-
-
 def test_a_full_process_refuses_every_caller() -> None:
     places = ConnectionSlots(0, 600)
     taken = [places.acquire(str(number)) for number in range(600)]
@@ -68,8 +59,6 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Wire:
-    """One connection, byte by byte."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
@@ -88,7 +77,6 @@ class Wire:
             return b""
 
     async def is_open(self) -> bool:
-        """Returns whether the server still answers here."""
         try:
             await self.send(GET)
             return (await self.head()).startswith(b"HTTP/1.1 200")
@@ -116,6 +104,13 @@ async def listening_server(places: ConnectionSlots, proxies: Proxies | None = No
         yield dial
 
 
+@pytest.fixture
+async def wire() -> AsyncIterator[Wire]:
+    """A connection to a server with room for many."""
+    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
+        yield await dial()
+
+
 def counted(event: str) -> float:
     return float(PERIMETER_EVENTS.labels(event=event)._value.get())
 
@@ -130,8 +125,7 @@ def counted(event: str) -> float:
 async def test_an_incomplete_head_closes_its_connection_in_time(sent: bytes) -> None:
     before = counted("head_too_slow")
     async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        began = time.monotonic()
+        wire, began = await dial(), time.monotonic()
         await wire.send(sent)
         if sent.startswith(GET):
             await wire.head()
@@ -139,57 +133,49 @@ async def test_an_incomplete_head_closes_its_connection_in_time(sent: bytes) -> 
             await wire.send(b"s")
         said = await wire.rest()
         took = time.monotonic() - began
-        assert HEAD_SECONDS * 0.8 < took < HEAD_SECONDS + 2
-        assert said.startswith(b"HTTP/1.1 408") is bool(sent) and (b'"head_too_slow"' in said) is bool(sent)
+    assert HEAD_SECONDS * 0.8 < took < HEAD_SECONDS + 2
+    assert said.startswith(b"HTTP/1.1 408") is bool(sent) and (b'"head_too_slow"' in said) is bool(sent)
     assert counted("head_too_slow") == before + 1
 
 
-async def test_bytes_that_trickle_in_do_not_extend_the_deadline() -> None:
-    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        began = time.monotonic()
-        await wire.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-        while time.monotonic() - began < HEAD_SECONDS + 2 and not wire.reader.at_eof():
-            try:
-                await wire.send(b"a")
-            except ConnectionError:
-                break
-            await asyncio.sleep(0.05)
-        assert time.monotonic() - began < HEAD_SECONDS + 1
-
-
-async def test_each_further_request_has_its_own_deadline_and_idling_has_none() -> None:
-    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        assert await wire.is_open()
-        await wire.reader.readexactly(2)
-        await asyncio.sleep(2 * HEAD_SECONDS)  # between two requests the keep-alive time counts
-        assert await wire.is_open()
-        await wire.reader.readexactly(2)
-        await wire.send(b"GET /a HT")
-        assert (await wire.rest()).startswith(b"HTTP/1.1 408")
-
-
-async def test_after_its_answer_a_body_is_read_only_for_a_moment() -> None:
-    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        await wire.send(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
-        assert (await wire.head()).startswith(b"HTTP/1.1 200")
-        began = time.monotonic()
+async def test_bytes_that_trickle_in_do_not_extend_the_deadline(wire: Wire) -> None:
+    began = time.monotonic()
+    await wire.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    while time.monotonic() - began < HEAD_SECONDS + 2 and not wire.reader.at_eof():
         try:
-            while time.monotonic() - began < HEAD_SECONDS + 3:
-                await wire.send(b"1\r\na\r\n")
-                await asyncio.sleep(0.05)
+            await wire.send(b"a")
         except ConnectionError:
-            pass
-        assert time.monotonic() - began < HEAD_SECONDS + 2
+            break
+        await asyncio.sleep(0.05)
+    assert time.monotonic() - began < HEAD_SECONDS + 1
 
 
-async def test_pipelined_requests_and_one_that_takes_longer_than_a_head_are_answered() -> None:
-    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        await wire.send(GET * 5 + b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert (await wire.rest()).count(b"HTTP/1.1 200") == 6
+async def test_each_further_request_has_its_own_deadline_and_idling_has_none(wire: Wire) -> None:
+    assert await wire.is_open()
+    await wire.reader.readexactly(2)
+    await asyncio.sleep(2 * HEAD_SECONDS)  # between two requests the keep-alive time counts
+    assert await wire.is_open()
+    await wire.reader.readexactly(2)
+    await wire.send(b"GET /a HT")
+    assert (await wire.rest()).startswith(b"HTTP/1.1 408")
+
+
+async def test_after_its_answer_a_body_is_read_only_for_a_moment(wire: Wire) -> None:
+    await wire.send(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+    assert (await wire.head()).startswith(b"HTTP/1.1 200")
+    began = time.monotonic()
+    try:
+        while time.monotonic() - began < HEAD_SECONDS + 3:
+            await wire.send(b"1\r\na\r\n")
+            await asyncio.sleep(0.05)
+    except ConnectionError:
+        pass
+    assert time.monotonic() - began < HEAD_SECONDS + 2
+
+
+async def test_pipelined_requests_and_one_that_takes_longer_than_a_head_are_answered(wire: Wire) -> None:
+    await wire.send(GET * 5 + b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert (await wire.rest()).count(b"HTTP/1.1 200") == 6
 
 
 async def test_an_address_at_its_limit_can_connect_again_after_one_closes() -> None:
@@ -226,23 +212,19 @@ async def test_a_proxys_connections_do_not_count_as_one_clients() -> None:
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
     b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000,
 ])  # fmt: skip
-async def test_a_request_that_is_not_http_gets_the_standard_error(sent: bytes) -> None:
-    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        await wire.send(sent)
-        head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400") and b"X-Content-Type-Options: nosniff" in head
-        assert json.loads(body)["error"]["code"] == "request_malformed"
+async def test_a_request_that_is_not_http_gets_the_standard_error(wire: Wire, sent: bytes) -> None:
+    await wire.send(sent)
+    head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and b"X-Content-Type-Options: nosniff" in head
+    assert json.loads(body)["error"]["code"] == "request_malformed"
 
 
-async def test_an_upgrade_to_another_protocol_is_refused() -> None:
-    async with listening_server(ConnectionSlots(100, 1_000)) as dial:
-        wire = await dial()
-        offer = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: YQ==\r\n"
-        await wire.send(GET[:-2] + offer + b"\r\n")
-        assert (await wire.head()).startswith(b"HTTP/1.1 200")
-        await wire.reader.readexactly(2)
-        assert await wire.is_open()
+async def test_an_upgrade_to_another_protocol_is_refused(wire: Wire) -> None:
+    offer = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: YQ==\r\n"
+    await wire.send(GET[:-2] + offer + b"\r\n")
+    assert (await wire.head()).startswith(b"HTTP/1.1 200")
+    await wire.reader.readexactly(2)
+    assert await wire.is_open()
 
 
 @pytest.mark.timed

@@ -1,18 +1,22 @@
 """What holds for every request body."""
 
+import json
+import re
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from perdure.api import credentials
+from perdure.api.app import create_app
 from perdure.api.rate_limits import OpenStreams
 from perdure.api.request_bodies import Body, CommentBody, DecisionBody, SettleBody
 from perdure.contracts.errors import LimitReached
 from perdure.core.approvals.decisions import Decision
+from perdure.settings import Settings
 
 BODIES = Body.__subclasses__()
 NUMBERS = [
@@ -38,6 +42,28 @@ def test_a_number_is_neither_a_boolean_nor_a_text(body: type[BaseModel], name: s
     for value in wrong:
         assert refused(body, name, value), f"{body.__name__}.{name} takes {value!r}"
     assert not refused(body, name, 1)
+
+
+def named_in(part: Any) -> set[str]:
+    return set(re.findall(r"#/components/schemas/(\w+)", json.dumps(part)))
+
+
+def test_every_request_body_field_and_parameter_is_described() -> None:
+    described = create_app(Settings(_env_file=None)).openapi()
+    schemas: dict[str, Any] = described["components"]["schemas"]
+    operations = [operation for item in described["paths"].values() for operation in item.values()]
+    contents = [content for each in operations for content in each.get("requestBody", {}).get("content", {}).values()]
+    bodies = named_in(contents)
+    while inner := {name for body in bodies for name in named_in(schemas[body])} - bodies:
+        bodies |= inner
+    bodies -= {"JsonValue"}
+    assert len(bodies) > 50
+    assert [name for name in bodies if not schemas[name].get("description")] == []
+    assert [name for name in bodies if "/v1/" in schemas[name]["description"]] == [], "the route says nothing"
+    fields = [(name, field, of) for name in bodies for field, of in schemas[name].get("properties", {}).items()]
+    assert [(name, field) for name, field, of in fields if not of.get("description")] == []
+    parameters = [parameter for each in operations for parameter in each.get("parameters", [])]
+    assert [each["name"] for each in parameters if not each.get("description")] == []
 
 
 def test_the_schema_has_numbers_and_bodies_to_test() -> None:
@@ -100,11 +126,3 @@ def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, o
         assert no.value.details["limit"] == limit and no.value.http_status == 429
         for tenant, user in others:
             held.enter_context(streams.counting(tenant, user))
-
-
-def test_a_stream_that_ends_frees_its_place_and_is_forgotten() -> None:
-    streams = OpenStreams(per_user=1, per_tenant=1)
-    for _ in range(3):
-        with pytest.raises(ZeroDivisionError), streams.counting("t", "ann"):
-            raise ZeroDivisionError
-    assert not streams._open

@@ -59,8 +59,6 @@ OPEN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ended:
-    """The result of a command."""
-
     code: int
     out: str
     err: str
@@ -79,7 +77,6 @@ class Ended:
 
     @property
     def json(self) -> Any:
-        """Its output, read."""
         return json.loads(self.out)
 
 

@@ -105,7 +105,6 @@ def approval(name: str, **changed: Any) -> Approval:
 
 
 def drawn(table: TableScreen, *waiting: Approval, columns: int = 160) -> str:
-    """The table as it is drawn, with its colours."""
     console = Console(file=io.StringIO(), force_terminal=True, width=columns, height=12, color_system="standard")
     console.print(table.render({each.id: each for each in waiting}))
     assert isinstance(console.file, io.StringIO)

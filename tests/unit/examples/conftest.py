@@ -26,7 +26,6 @@ def payments(shared_payments: PaymentsProcess) -> PaymentsProcess:
 
 @pytest.fixture
 def own_payments(tmp_path: Path) -> Iterator[PaymentsProcess]:
-    """A service of this test alone."""
     yield from _running(tmp_path)
 
 

@@ -52,7 +52,6 @@ class PaymentsProcess:
         self.http.close()
 
     def counts(self, order: str) -> dict[str, int]:
-        """Effects of one order by kind."""
         found: dict[str, int] = self.http.get("/ledger").json()["orders"].get(order, {"refund": 0, "note": 0})
         return found
 

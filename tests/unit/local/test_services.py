@@ -1,8 +1,9 @@
-"""The data parts: their addresses for the programs, and parts that are replaced."""
+"""The data parts: their addresses for the programs, parts that are replaced, and the command line of Temporal."""
 
 import json
 import os
 import stat
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,28 @@ def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:
     configuration = home.valkey / "valkey.conf"
     assert credentials.valkey in configuration.read_text()
     assert stat.S_IMODE(configuration.stat().st_mode) == 0o600
+
+
+def test_temporal_gets_the_settings_of_the_measured_figures() -> None:
+    ports = temporal_server.TemporalPorts(1, 2, 3, 4)
+    words = temporal_server.command(Path("/temporal"), "temporal.db", ports)
+    pairs = {f"{flag}={value}" for flag, value in pairwise(words)}
+    assert pairs >= {
+        "--dynamic-config-value=system.enableActivityEagerExecution=true",
+        "--dynamic-config-value=history.transferProcessorMaxPollRPS=2000",
+        "--sqlite-pragma=journal_mode=wal",
+        "--metrics-port=4",
+        f'--dynamic-config-value=frontend.httpAllowedHosts=["{ports.api_host}"]',
+        *(f"--search-attribute=Perdure{name}=Keyword" for name in ("Tenant", "Agent", "Conversation", "Status")),
+    }
+    assert "--headless" in words and not any(word.startswith("--ui") for word in words)
+    assert ports.api_host != temporal_server.TemporalPorts(1, 2, 3, 4).api_host
+
+
+def test_temporal_can_sync_every_write() -> None:
+    name, ports = "PERDURE_TEMPORAL_SYNCHRONOUS", temporal_server.TemporalPorts(1, 2, 3, 4)
+    assert temporal_server.synchronous_setting({}) == "normal"
+    full = temporal_server.synchronous_setting({name: "full"})
+    assert "synchronous=full" in temporal_server.command(Path("/temporal"), "temporal.db", ports, full)
+    with pytest.raises(StackError, match=name):
+        temporal_server.synchronous_setting({name: "off"})

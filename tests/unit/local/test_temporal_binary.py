@@ -197,7 +197,6 @@ MAIN = 'package main\n\nfunc main() { println("%s") }\n'
 
 @pytest.fixture(scope="module")
 def go_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One for the builds of this file."""
     return str(tmp_path_factory.mktemp("go-build"))
 
 

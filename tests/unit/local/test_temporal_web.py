@@ -47,8 +47,6 @@ def test_only_own_pages_get_through(method: str, target: str, headers: Mapping[s
 
 
 class Echo:
-    """A backend that tells what it was asked."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, bytes]] = []
 

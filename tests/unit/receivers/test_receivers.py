@@ -37,7 +37,6 @@ def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
 
 
 def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:
-    """The request as Perdure sends it."""
     body, stamp = json.dumps(said).encode(), str(int(time.time()))
     heads = {DELIVERY: said["id"], TIMESTAMP: stamp, SIGNATURE: sign(secret, stamp, said["id"], body)}
     return {"content": body, "headers": heads}
@@ -61,7 +60,6 @@ class Remote:
         return httpx.Response(200, json={"ok": not self.fails, "channel": "C1", "ts": f"{len(self.calls)}.0"})
 
     def of(self, method: str) -> list[dict[str, Any]]:
-        """The calls of this method."""
         return [said for name, said, _ in self.calls if name == method]
 
 
@@ -88,7 +86,6 @@ async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncC
 async def press(
     receiver: httpx.AsyncClient, user: str, decision: str = "approve", *, secret: str = SIGNING, age: int = 0
 ) -> int:
-    """A pressed button, as Slack sends it."""
     value = json.dumps({"id": "a-1", "digest": "d" * 64})
     payload = {"user": {"id": user}, "channel": {"id": "C1"}, "actions": [{"action_id": decision, "value": value}]}
     body, stamp = urlencode({"payload": json.dumps(payload)}).encode(), str(int(time.time()) - age)
@@ -204,8 +201,6 @@ def test_an_invalid_setting_is_refused_by_name(
 
 @dataclass
 class MailServer:
-    """A mail server that stores its messages."""
-
     mails: list[str] = field(default_factory=list)
     port: int = 0
 

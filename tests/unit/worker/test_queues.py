@@ -49,7 +49,3 @@ def test_a_library_version_changes_the_id(package_root: Path, monkeypatch: pytes
         "perdure.worker.queues.version", lambda name: "0.0.0" if name == library else metadata.version(name)
     )
     assert queues.build_id.__wrapped__() != before
-
-
-def test_the_build_id_covers_the_packages_that_decide() -> None:
-    assert queues.build_id() == queues.build_id.__wrapped__()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.sandbox.inspection import annotation, properties
+from perdure.activities.sandbox.inspection import annotation
 
 KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object", "unheard-of"])
 SCHEMAS = st.recursive(
@@ -36,9 +36,3 @@ def test_an_annotation_matches_its_schema(schema: Any, told: str) -> None:
 @given(SCHEMAS)
 def test_every_annotation_is_one_expression(schema: Any) -> None:
     compile(annotation(schema), "annotation", "eval")
-
-
-def test_optional_properties_are_marked_in_the_annotation() -> None:
-    listed = {"a": {"type": "integer"}, "b": {"type": "string"}}
-    assert properties({"properties": listed, "required": ["b"]}) == {"a": ("int", False), "b": ("str", True)}  # type: ignore[dict-item]
-    assert properties({}) == {}

@@ -18,8 +18,6 @@ STUBS = "from typing import Any\ngiven: dict[str, Any] = {}\n"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block as its two files say it."""
-
     name: str
     skill: str
     source: str

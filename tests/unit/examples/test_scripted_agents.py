@@ -1,4 +1,4 @@
-"""The refunds agent: its folder loads cleanly, and its script says and asks for exactly this."""
+"""The agents of refunds and of the skeleton: their folders load cleanly, and their scripts say and ask for this."""
 
 import json
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 
 from perdure.activities.providers.scripted import Script
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
+from perdure.contracts.memory import FactScope
 from perdure.local.programs import read_app_services
 from tests.unit.examples.scripted_answers import scripted_answer
 
@@ -22,8 +23,13 @@ def refunds_app() -> App:
     return load_app(SHIPPED / "refunds", Engine(topologies=("skill_pipeline",), script=Script))
 
 
-async def answer(refunds_app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
-    return await scripted_answer(refunds_app.agents[0].script, messages, refunds_app.agents[0].tools)
+@pytest.fixture(scope="module")
+def skeleton_app() -> App:
+    return load_app(SHIPPED / "skeleton", Engine(topologies=("decision_hub",), script=Script))
+
+
+async def answer(app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
+    return await scripted_answer(app.agents[0].script, messages, app.agents[0].tools)
 
 
 def user(text: str) -> dict[str, Any]:
@@ -92,3 +98,25 @@ async def test_rejections_are_acknowledged_with_their_reasons(refunds_app: App, 
     notes = "\n".join(NOTE.replace("paid by voucher", reason) for reason in reasons)
     text, calls = await answer(refunds_app, user("Refund orders 1 and 2"), {"role": "system", "content": notes})
     assert calls == [] and "rita" in text and all(reason in text for reason in reasons)
+
+
+def test_the_skeletons_folder_has_no_mistake_and_publishes_one_strict_agent(skeleton_app: App) -> None:
+    assert skeleton_app.problems == ()
+    (published,) = publish(skeleton_app, [])
+    assert (published.definition.id, published.definition.topology) == ("skeleton", "decision_hub")
+    assert published.cards == () and published.definition.memory is not None
+    assert published.definition.memory.facts == (FactScope.CONVERSATION, FactScope.USER)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    *((text, text) for text in ("what is this", "memory_write", "two\nlines")),
+    ("/echo one two three", "one two three"),
+    ("say nothing", ""),
+])  # fmt: skip
+async def test_the_same_text_gets_the_same_answer_every_time(skeleton_app: App, text: str, said: str) -> None:
+    note = {"role": "system", "content": "=== Remembered (this person) ===\n- name: Ann"}
+    (answered,) = {(await answer(skeleton_app, user(text)))[0].strip() for _ in range(3)}
+    assert answered.endswith(said) and bool(answered) is bool(said)
+    assert (await answer(skeleton_app, note, user(text)))[0].strip() == answered, (
+        "what is remembered stands before what is said"
+    )
