@@ -395,24 +395,6 @@ async def test_taking_over_a_dead_call_adds_the_days_row_before_it_locks_one(
     assert (await row(harness, TENANT))[::2] == (await used_by(harness), 0)
 
 
-@pytest.mark.sized
-async def test_simultaneous_settles_and_first_calls_of_a_day_lose_no_usage(harness: Harness, empty_usage: None) -> None:
-    for number in range(sized(5, 2)):
-        await forget(harness)
-        calls = [await begun(harness, "desk", Line("yes", seconds=0.02 * (place % 5))) for place in range(24)]
-        limiting = asyncio.create_task(limited_soon(harness, 0.01 * number))
-        replies = await asyncio.gather(*(ask(harness, call) for call in calls))
-        await limiting
-        assert {reply.problem for reply in replies} == {None}
-        assert (await ask(harness, await begun(harness, "desk"))).problem is None, "it makes the row if it is missing"
-        assert (await row(harness, TENANT))[::2] == (await used_by(harness), 0)
-
-
-async def limited_soon(harness: Harness, seconds: float) -> None:
-    await asyncio.sleep(seconds)
-    await limit_tenant(harness, max_tokens=10**9)
-
-
 async def test_a_new_day_starts_at_zero_and_a_call_counts_on_the_day_of_its_claim(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=10)
     call = await begun(harness, agent_id, Line("late", waits="midnight"))

@@ -186,7 +186,7 @@ async def own_turn(harness: Harness, by: str) -> TurnAddress:
 
 ANSWERED = (
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-    "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))"
+    "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, $2)"
 )
 
 
@@ -209,7 +209,7 @@ async def in_turns_of_others(harness: Harness, name: str) -> list[TurnAddress]:
     async with harness.db.transaction("local") as tx:  # never run, so its reason is reported when the turn breaks off
         of = {"actor": who.user_id, "turn_id": address.turn_id}
         await audit.record(tx, "approval.withdrawn", first.request_id, {"by": name}, **of)
-    await harness.write(ANSWERED, harness.people["reviewer"].user_id, name)
+    await harness.write(ANSWERED, harness.people["reviewer"].user_id, {"decided_by": name})
     other, handed = await harness.request_approval()
     async with harness.db.transaction("local") as tx:
         reviewer = harness.people["reviewer"]

@@ -39,7 +39,7 @@ from tests.integration.audit_tampering import exported_head
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies, publish_policies
 from tests.integration.test_approvals_votes import TOMORROW
-from tests.integration.test_erasure import admin, marked, neutral, person
+from tests.integration.test_erasure import ANSWERED, admin, marked, neutral, person
 
 __all__ = ["admin"]
 MARK = "trillian"
@@ -47,10 +47,6 @@ NAME = f"{MARK}.m-2"
 SAID = f"{MARK} says, in her words"
 OTHERS = "the words of another user"
 POLICY = {"reviewers": [NAME, "bob"], "fallback_reviewer": NAME}
-ANSWERED = (
-    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-    "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, $2)"
-)
 STATE = topology("skill_pipeline").topology.state.initial(execution_id="e")
 
 
