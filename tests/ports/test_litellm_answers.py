@@ -136,10 +136,15 @@ async def test_text_that_postgres_cannot_store_is_repaired(client: RecordingClie
 
 
 async def test_reported_usage_is_priced_with_its_cached_tokens(client: RecordingClient) -> None:
-    usage = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
+    usage: dict[str, JsonValue] = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
     await client.ask(Step(text="hi", usage={**usage, "prompt_tokens_details": {"cached_tokens": 60}}))
     # 40 at 0.15, 60 cached at 0.075 and 5 at 0.60 dollars a million are 13.5 micro-dollars.
     assert client.complete.usage == Usage(input_tokens=100, output_tokens=5, cached_tokens=60, cost_microusd=14)
+    cache = {"cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 1_000}
+    await client.ask(Step(text="Yes.", usage={**usage, **cache}), model=CLAUDE)
+    # 100 at 3, 2,000 written at 3.75, 1,000 read at 0.30 and 5 at 15 dollars a million.
+    expected = Usage(input_tokens=3_100, output_tokens=5, cached_tokens=1_000, cost_microusd=8_175)
+    assert client.complete.usage == expected
 
 
 @pytest.mark.parametrize(
@@ -200,12 +205,3 @@ async def test_other_calls_run_between_chunks_that_have_all_arrived() -> None:
         await anext(chunks)
     beating.cancel()
     assert beats >= 99
-
-
-async def test_tokens_that_anthropic_caches_and_reads_are_counted_and_priced(client: RecordingClient) -> None:
-    usage: dict[str, JsonValue] = {"prompt_tokens": 100, "completion_tokens": 10}
-    cache: dict[str, JsonValue] = {"cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 1_000}
-    await client.ask(Step(text="Yes.", usage={**usage, **cache}), model=CLAUDE)
-    # 100 at 3, 2,000 written at 3.75, 1,000 read at 0.30 and 10 at 15 dollars a million.
-    expected = Usage(input_tokens=3_100, output_tokens=10, cached_tokens=1_000, cost_microusd=8_250)
-    assert client.complete.usage == expected
