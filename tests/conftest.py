@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,49 +124,30 @@ def no_open_connections(request: pytest.FixtureRequest) -> Iterator[None]:
             sys.unraisablehook = reported
 
 
-class _Parts:
-    """The data parts on a separate thread that lives as long as they do."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.data: DataParts | None = None
-        self.failure: BaseException | None = None
-        self._ready = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> DataParts:
-        self._thread.start()
-        self._ready.wait(90)
-        if self.failure is not None or self.data is None:
-            raise RuntimeError("the embedded parts did not start") from self.failure
-        return self.data
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._hold())
-        except BaseException as error:
-            self.failure = error
-            self._ready.set()
-
-    async def _hold(self) -> None:
-        async with embedded(self.home) as data:
-            self.data = data
-            self._ready.set()
-            await asyncio.to_thread(self._stop.wait)
-
-
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
-    running = _Parts(tmp_path_factory.mktemp("home"))
+    """The data parts on a separate thread that lives as long as they do."""
+    started, stop = Future[DataParts](), threading.Event()
+
+    async def serve() -> None:
+        async with embedded(tmp_path_factory.mktemp("home")) as data:
+            started.set_result(data)
+            await asyncio.to_thread(stop.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
     try:
-        yield running.start()
+        yield started.result(90)
     finally:
-        running.stop()
+        stop.set()
+        thread.join(60)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,9 @@ class AppRecords:
         rows = await self.rows(sql, *args, tenant=tenant)
         return rows[0][0] if rows else None
 
+    async def turn(self, turn_id: str) -> asyncpg.Record:
+        return (await self.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0]
+
     async def kinds(self, turn_id: str) -> list[str]:
         rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
         return [row["kind"] for row in rows]
@@ -120,6 +123,10 @@ class AppRecords:
         """The data of the turn's events of this kind."""
         rows = await self.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", turn_id, kind)
         return [row["data"] for row in rows]
+
+    async def nodes(self, turn_id: str) -> list[str]:
+        """The nodes that the turn has completed."""
+        return [data["node"] for data in await self.event_data(turn_id, "node_end")]
 
 
 @dataclass(slots=True)

@@ -54,7 +54,7 @@ class Served:
         return address
 
     async def row(self, address: TurnAddress) -> asyncpg.Record:
-        return (await self.harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
+        return await self.harness.turn(address.turn_id)
 
     async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or paused)."""
@@ -99,10 +99,12 @@ class Served:
 
         await until(failed_once)
 
-    async def waits_for(self, address: TurnAddress, request_id: str) -> str:
+    async def waits_for(self, address: TurnAddress, *request_ids: str) -> str:
+        """Waits until the turn waits for exactly these requests."""
+
         async def look() -> bool:
             row = await self.row(address)
-            found = bool(row["waiting"]) and request_id in row["waiting"]["ids"]
+            found = bool(row["waiting"]) and row["waiting"]["ids"] == [*request_ids]
             assert found or row["ended_at"] is None, row["problem"]
             return found
 
@@ -144,8 +146,7 @@ class Served:
         return found
 
     async def nodes(self, address: TurnAddress) -> list[str]:
-        sql = "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq"
-        return [row["node"] for row in await self.harness.rows(sql, address.turn_id)]
+        return await self.harness.nodes(address.turn_id)
 
     async def states(self, address: TurnAddress) -> dict[str, str]:
         sql = "SELECT call_id, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id"

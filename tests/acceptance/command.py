@@ -30,6 +30,16 @@ class Ended:
         return json.loads(self.out)
 
 
+def shell_output(line: str, **given: Any) -> str:
+    """What a line typed into a shell prints. Raises AssertionError if it fails."""
+    command = ["/bin/sh", "-c", line]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=90, **given
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 class Command:
     """The commands of one user at the stack in `home`; `environ` can name the token."""
 

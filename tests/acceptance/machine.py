@@ -10,12 +10,6 @@ LOADED = 0.15
 """Others' share of the machine from which a figure may be their doing."""
 
 
-def _busy_seconds() -> float:
-    """CPU seconds of all processes since the machine started."""
-    times = psutil.cpu_times()
-    return float(sum(times[:8]) - times.idle - getattr(times, "iowait", 0.0))
-
-
 def _own_seconds() -> float:
     """CPU seconds of this process and all that it started, those that have ended included."""
     seconds = 0.0
@@ -31,8 +25,10 @@ def _own_seconds() -> float:
 
 @dataclass(slots=True)
 class Others:
-    """`with Others() as others:`; afterwards `others.share`, 0 to 1, of all cores went to processes not of ours."""
+    """`with Others() as others:`; afterwards the block took `others.seconds`, and `others.share`, 0 to 1, of all cores
+    went to processes not of ours."""
 
+    seconds: float = 0.0
     share: float = 0.0
     _began: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), init=False)
 
@@ -41,8 +37,13 @@ class Others:
         return self
 
     def __exit__(self, *_: object) -> None:
-        passed, busy, own = (now - then for now, then in zip(self._now(), self._began, strict=True))
-        self.share = max(0.0, busy - own) / (passed * (psutil.cpu_count() or 1))
+        self.seconds, busy, own = (now - then for now, then in zip(self._now(), self._began, strict=True))
+        self.share = max(0.0, busy - own) / (self.seconds * (psutil.cpu_count() or 1))
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s, others {self.share:.0%} of the machine"
 
     def _now(self) -> tuple[float, float, float]:
-        return time.monotonic(), _busy_seconds(), _own_seconds()
+        """The clock, and the CPU seconds of all processes and of this one with all that it started."""
+        now, times = time.monotonic(), psutil.cpu_times()
+        return now, sum(times[:8]) - times.idle - getattr(times, "iowait", 0.0), _own_seconds()

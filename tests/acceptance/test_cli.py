@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 
-from tests.acceptance.command import Command
+from tests.acceptance.command import Command, shell_output
 from tests.acceptance.running import ROOT, WORKERS, RunningStack
 from tests.acceptance.test_first_steps import blocks
 
@@ -34,12 +34,6 @@ def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Comma
     turn_id = re.findall(r"turns watch (\S+)", rest)[0]
     watched = [line for line in perdure("turns", "watch", turn_id).out.splitlines() if "title.generated" not in line]
     assert "\n".join(watched).count("word") == words
-
-
-def shell_output(line: str) -> str:
-    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningStack, perdure: Command) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perdure.apps.scaffold import scaffold
 from perdure.local.ports import free_port
-from tests.acceptance.command import Command
+from tests.acceptance.command import Command, shell_output
 from tests.acceptance.running import ROOT, START_SECONDS, running
 from tests.eventually import wait_until
 
@@ -85,12 +85,8 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
     environ = {**kept, "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
     environ |= {"PERDURE_HOME": str(tmp_path / "home"), "PERDURE_PORT": str(free_port())}
 
-    def shell_output(line: str) -> str:
-        done = subprocess.run(
-            ["/bin/sh", "-c", f"{export}; {line}"], cwd=app, env=environ, capture_output=True, text=True, timeout=90
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def typed(line: str) -> str:
+        return shell_output(f"{export}; {line}", cwd=app, env=environ)
 
     def log_once(log: Path, pattern: str, seconds: float) -> str:
         wait_until(lambda: re.search(pattern, log.read_text()), seconds, f"never {pattern}")
@@ -105,8 +101,8 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
             assert [agent.id for agent in client.agents.list().items] == ["desk"], "the app asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
             (approval_id,) = APPROVAL.findall(log_once(chat_log, rf"{APPROVAL.pattern}\s", 60))
-            assert approval_id in shell_output(listing)
-            shell_output(approve.replace(" ID", f" {approval_id}"))
+            assert approval_id in typed(listing)
+            typed(approve.replace(" ID", f" {approval_id}"))
             assert asking.wait(60) == 0
         assert "Ticket 1 is open: the printer burns." in chat_log.read_text()
-        assert "1: the printer burns" in shell_output(find)
+        assert "1: the printer burns" in typed(find)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 
-import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
@@ -33,12 +32,12 @@ async def test_the_end_stores_status_and_answer_and_its_last_event_is_done(harne
     said = await harness.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
     finished, note = await harness.finish(address, TurnStatus.COMPLETED, transcript=(str(said),), events=pending)
     assert (finished.status, finished.admitted_turn_id, note) == (TurnStatus.COMPLETED, None, None)
-    (turn,) = await harness.rows("SELECT * FROM turns WHERE id = $1", address.turn_id)
+    turn = await harness.turn(address.turn_id)
     assert (turn["status"], turn["answer"], turn["waiting"]) == ("completed", "asking", None)
     assert turn["ended_at"] is not None
     last = ["node_end", "conversation.title.generated", "completed", "done"]
     assert (await harness.kinds(address.turn_id))[-4:] == last
-    done = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    (done,) = await harness.event_data(address.turn_id, "done")
     assert done.pop("duration_ms") >= 0
     assert done == {
         "execution_id": address.turn_id, "status": "completed", "tokens_used": 10, "cost_usd": 0.00001,
@@ -86,7 +85,7 @@ async def test_the_end_voids_open_requests_and_answers_each_pending_call(harness
     states = {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"}
     shown = dict.fromkeys(unrun, "error") | dict.fromkeys(("t1.3", "t1.4"), "denied")
     assert states == shown, "none is left waiting on its reader's screen"
-    assert {row["data"]["code"] for row in await closings(harness, address)} == {"not_run"}
+    assert {error["code"] for error in await harness.event_data(address.turn_id, "tool.error")} == {"not_run"}
 
 
 @pytest.mark.parametrize(
@@ -97,20 +96,15 @@ async def test_a_call_of_a_lost_worker_is_closed_as_it_is_known(harness: Harness
     reserved = "UPDATE tool_calls SET state = 'reserved', epoch = 1, run_id = 'run-1', attempt = 1 WHERE turn_id = $1"
     await harness.write(reserved, address.turn_id)
     await broken(harness, address)
-    (row,) = await closings(harness, address)
+    (error,) = await harness.event_data(address.turn_id, "tool.error")
     key = effect_key(address.turn_id, "t1.0")
-    assert (row["data"]["code"], row["data"].get("effect")) == (code, key if code == "outcome_unknown" else None)
-    assert row["data"]["message_id"]
+    assert (error["code"], error.get("effect")) == (code, key if code == "outcome_unknown" else None)
+    assert error["message_id"]
     assert (await harness.kinds(address.turn_id))[-1] == "done"
 
 
 async def broken(harness: Harness, address: TurnAddress) -> None:
     await in_transaction(harness.db, finish_broken, address, Problem(code="run_terminated", message="gone"))
-
-
-async def closings(harness: Harness, address: TurnAddress) -> list[asyncpg.Record]:
-    sql = "SELECT call_id, data FROM events WHERE turn_id = $1 AND kind = 'tool.error' ORDER BY seq"
-    return await harness.rows(sql, address.turn_id)
 
 
 async def test_a_turn_whose_run_is_gone_fails_with_its_texts_and_an_answer_for_each_call(harness: Harness) -> None:
@@ -215,16 +209,15 @@ async def titled(harness: Harness, status: TurnStatus, title: str = "", after: s
     conversation_id, set_title = await harness.conversation(), "UPDATE conversations SET title = $2 WHERE id = $1"
     await harness.write(set_title, conversation_id, title)
     address, _ = await harness.start(Line("yes"), conversation_id=conversation_id)
-    said = "Where is  order 1001\nand who has paid"
-    await harness.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, said)
+    message = "Where is  order 1001\nand who has paid"
+    await harness.write("UPDATE messages SET content = $2 WHERE turn_id = $1", address.turn_id, message)
     if after:
         await harness.write(set_title, conversation_id, after)
     await harness.finish(address, status)
-    told = "SELECT data->>'title' FROM events WHERE turn_id = $1 AND kind = 'conversation.title.generated'"
-    rows = await harness.rows(told, address.turn_id)
+    events = await harness.event_data(address.turn_id, "conversation.title.generated")
     assert (await harness.kinds(address.turn_id))[-1] == "done"
     now = await harness.value("SELECT title FROM conversations WHERE id = $1", conversation_id)
-    return str(now), [row[0] for row in rows]
+    return str(now), [event["title"] for event in events]
 
 
 MADE = "Where is order 1001 and who"

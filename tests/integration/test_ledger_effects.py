@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import asyncpg
 import httpx
@@ -388,14 +389,10 @@ async def test_no_free_connection_for_the_tool(harness: Harness, monkeypatch: Pa
 
 
 async def test_a_tools_time_out_fails_it_and_our_fault_is_no_lost_settle(harness: Harness, monkeypatch: Patch) -> None:
-    raised: Exception = TimeoutError()  # as `send` does when the target is silent
-
-    async def broken(context: ToolContext, *given: Any, **named: Any) -> None:
-        raise raised
-
-    monkeypatch.setattr(ToolContext, "send", broken)
+    send = AsyncMock(side_effect=TimeoutError)  # as if the target is silent
+    monkeypatch.setattr(ToolContext, "send", send)
     assert (await harness.run_tool(await harness.plan(("jot", {})))).state is S.FAILED
-    raised = InvariantBroken("odd_ledger", "something of ours is broken")
+    send.side_effect = InvariantBroken("odd_ledger", "something of ours is broken")
     address = await harness.plan(("jot", {}))
     with pytest.raises(ApplicationError) as found:
         await harness.run_tool(address)

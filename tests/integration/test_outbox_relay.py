@@ -81,11 +81,7 @@ async def test_the_relay_starts_a_turn_whose_starter_died(harness: Harness, rela
     stop = asyncio.Event()
     running = asyncio.create_task(run_relay(relay, Notifier(temporal, relay), stop))
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
-
-    async def is_empty() -> bool:
-        return await outbox_count(relay) == 0
-
-    await until(is_empty)
+    await until(lambda: relay.pool.fetchval("SELECT count(*) = 0 FROM perdure.outbox"))
     stop.set()
     await running
     described = await handle.describe()

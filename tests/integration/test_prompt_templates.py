@@ -234,11 +234,6 @@ async def began(harness: Harness, by: str = "requester") -> TurnAddress:
     return address
 
 
-async def told_of(harness: Harness, address: TurnAddress) -> list[dict[str, object]]:
-    rows = await harness.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage'", address.turn_id)
-    return [row["data"] for row in rows]
-
-
 async def test_a_turn_uses_its_users_draft_or_else_the_active_version(harness: Harness) -> None:
     version = await active(harness, "You serve {{user_name}} at {{agent_title}}.")
     await draft(harness, "You try something.")
@@ -252,9 +247,9 @@ async def test_a_turn_uses_its_users_draft_or_else_the_active_version(harness: H
     assert said[own.turn_id].startswith("You try something.")
     assert OWN not in said[theirs.turn_id] + said[own.turn_id]
     assert (await harness.value(PERSONA, theirs.turn_id))["version_id"] == version
-    (told,) = await told_of(harness, theirs)
-    assert (told["template"], told["version_id"], told["stage"]) == (TEMPLATE, version, "active")
-    assert "You serve" not in str(told), "the text stays out of the events"
+    (stage,) = await harness.event_data(theirs.turn_id, "stage")
+    assert (stage["template"], stage["version_id"], stage["stage"]) == (TEMPLATE, version, "active")
+    assert "You serve" not in str(stage), "the text stays out of the events"
 
 
 async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_turn(harness: Harness) -> None:
@@ -267,7 +262,7 @@ async def test_a_version_that_is_promoted_meanwhile_does_not_change_a_running_tu
     await loaded(harness, address)  # started again, by a worker that knows nothing of the first time
     second = (await ask_model(harness, address, step=2)).messages[0]
     assert first == second and str(first["content"]).startswith("Old voice.")
-    assert len(await told_of(harness, address)) == 1
+    assert len(await harness.event_data(address.turn_id, "stage")) == 1
 
 
 @pytest.mark.parametrize("problem", ["not_found", "empty"])
@@ -310,8 +305,8 @@ async def test_an_outage_of_the_templates_costs_the_text_and_no_tool(harness: Ha
     request = await ask_model(harness, address)
     assert request.tools == tools_whole and len(request.tools) == 5
     assert str(request.messages[0]["content"]).startswith(OWN)
-    (told,) = await told_of(harness, address)
-    assert told["problem"] == "unavailable"
+    (stage,) = await harness.event_data(address.turn_id, "stage")
+    assert stage["problem"] == "unavailable"
     await loaded(harness, address)
     assert str((await ask_model(harness, address, step=2)).messages[0]["content"]).startswith(OWN), (
         "one turn, one voice"

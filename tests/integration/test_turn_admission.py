@@ -77,7 +77,7 @@ async def test_a_queue_holds_twenty_turns_and_runs_them_in_order(harness: Harnes
         address = TurnAddress(tenant_id="local", conversation_id=conversation_id, turn_id=active)
         if active := (await end(harness, address))[0].admitted_turn_id or "":
             ran.append(active)
-            found = await row(harness, active)
+            found = await harness.turn(active)
             seq = await harness.value("SELECT seq FROM messages WHERE id = $1", found["message_id"])
             assert (found["status"], found["through_seq"]) == ("accepted", seq - 1)
             assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'start'", active) == 1
@@ -189,17 +189,13 @@ async def late(chance: random.Random, work: Awaitable[object]) -> object:
     return await work
 
 
-async def row(harness: Harness, turn_id: str) -> dict[str, Any]:
-    return dict((await harness.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0])
-
-
 async def test_the_open_turn_is_stopped_and_its_end_admits_the_replacement(harness: Harness) -> None:
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued = await another(harness, old, OnBusy.QUEUE)
     new = await another(harness, old, OnBusy.REPLACE)
     assert (new.status, new.gives_way) == (TurnStatus.QUEUED, old)
     assert new.note is not None and (new.note.kind, new.note.turn_id) == (Wake.STOP, old.turn_id)
-    before = await row(harness, old.turn_id)
+    before = await harness.turn(old.turn_id)
     assert before["stop_requested_at"] is not None and str(before["replaced_by"]) == new.turn_id
     finished, note = await end(harness, old, TurnStatus.STOPPED)
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.REPLACED, new.turn_id)
@@ -228,7 +224,7 @@ async def test_a_replaced_request_is_cancelled_and_no_decision_revives_it(harnes
         await harness.decide(waiting.request_id)
     assert refused.value.http == 409
     assert not harness.world.effects
-    assert (await row(harness, new.turn_id))["status"] == "accepted"
+    assert (await harness.turn(new.turn_id))["status"] == "accepted"
 
 
 async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harness: Harness) -> None:
@@ -242,7 +238,7 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
         return [(str(each["turn_id"]), str(each["turn_status"]), bool(each["heard"])) for each in found]
 
     assert await harness.kinds(replaced.turn_id) == ["queued", "stopped", "done"]
-    assert str((await row(harness, replaced.turn_id))["replaced_by"]) == new.turn_id
+    assert str((await harness.turn(replaced.turn_id))["replaced_by"]) == new.turn_id
     assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", replaced.turn_id) == 0
     first = (replaced.turn_id, "replaced", False)
     assert await message_states() == [(old.turn_id, "accepted", True), first], "what still waits is not said yet"
@@ -263,7 +259,7 @@ async def test_a_stopped_replacement_leaves_its_place_to_queued_turns(harness: H
     old, _ = await harness.start(Line("one"), caps=MANY)
     queued, new = await another(harness, old, OnBusy.QUEUE), await another(harness, old, OnBusy.REPLACE)
     await harness.stop(new.turn_id)
-    assert (await row(harness, new.turn_id))["status"] == "stopped"
+    assert (await harness.turn(new.turn_id))["status"] == "stopped"
     finished, _ = await end(harness, old, TurnStatus.STOPPED)
     assert (finished.status, finished.admitted_turn_id) == (TurnStatus.REPLACED, queued.turn_id)
 
@@ -382,11 +378,11 @@ async def test_messages_that_no_call_received_become_one_queued_turn(harness: Ha
     finished, note = await end(harness, address, status)
     left = finished.admitted_turn_id
     assert left is not None and left not in (address.turn_id, behind.turn_id) and note is not None
-    old, row = [(await harness.rows("SELECT * FROM turns WHERE id = $1", each))[0] for each in (address.turn_id, left)]
+    old, row = [await harness.turn(each) for each in (address.turn_id, left)]
     assert (row["status"], str(row["message_id"])) == ("accepted", late[0])
     for kept in ("user_id", "agent_id", "agent_version", "topology", "routing", "limits", "metadata"):
         assert row[kept] == old[kept]
-    done = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    (done,) = await harness.event_data(address.turn_id, "done")
     assert done["left_over"] == left
     assert await harness.kinds(left) == ["queued", "ready"]
     continued = address.model_copy(update={"turn_id": left})

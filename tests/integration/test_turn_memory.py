@@ -164,31 +164,21 @@ async def test_a_tools_memory_write_is_reported_and_one_too_large_keeps_its_effe
 RECENT = "recent_entity_context"
 
 
-async def create_entities(harness: Harness, *names: str) -> list[str]:
-    async with harness.db.transaction("local") as tx:
-        return [(await facts.create_entity(tx, "thing", name, {}, None, None)).id for name in names]
-
-
 async def resolved(harness: Harness, address: TurnAddress, call_id: str, recent: list[str]) -> ToolOutcome:
     call = await harness.tool_call(address, call_id)
     ask = call.ask.model_copy(update={"state": {RECENT: recent}})
     return await harness.activity(ToolActivities(harness.deps).run, call.model_copy(update={"ask": ask}))
 
 
-async def remembered(harness: Harness, address: TurnAddress) -> list[str]:
-    found = (await got(harness, address.conversation_id))[RECENT]
-    assert isinstance(found, list)
-    return [str(each) for each in found]
-
-
 async def test_entities_that_are_resolved_in_parallel_are_all_remembered(harness: Harness) -> None:
     names = [f"Side {number}" for number in range(4)]
-    ids = await create_entities(harness, *names)
+    async with harness.db.transaction("local") as tx:
+        ids = [(await facts.create_entity(tx, "thing", name, {}, None, None)).id for name in names]
     address = await harness.plan(*(("entity_resolve", {"name": name}) for name in names))
     ended = await gathered(*(resolved(harness, address, f"t1.{place}", ["before"]) for place in range(4)))
     assert [each for each in ended if isinstance(each, BaseException)] == []
-    found = await remembered(harness, address)
-    assert sorted(found) == sorted(["before", *ids]) and found[0] == "before"
+    found = (await got(harness, address.conversation_id))[RECENT]
+    assert isinstance(found, list) and found[0] == "before" and sorted(found[1:]) == sorted(ids)
 
 
 @pytest.fixture(scope="module")

@@ -63,12 +63,8 @@ class TurnWriter:
         for piece in pieces:
             before = self._said.get((call_id, epoch), 0)
             answer = await self.live.append(self.address, call_id, epoch=epoch, sequence=before, text=piece)
-            self.lose(call_id, piece, epoch)
+            self._said[call_id, epoch] = before + len(piece)
         return answer
-
-    def lose(self, call_id: str, piece: str, epoch: int = 1) -> None:
-        """Say a piece that never arrives."""
-        self._said[call_id, epoch] = self._said.get((call_id, epoch), 0) + len(piece)
 
     async def settle(self, call_id: str, text: str, epoch: int = 1) -> None:
         message = NewMessage(new_id(), Role.ASSISTANT, text)

@@ -15,6 +15,8 @@ from tests.pages.test_chat import begun, say
 pytestmark = pytest.mark.soak
 WAITING = 10_000
 MOST_BYTES = 200_000
+PAINTS = "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
+"""The times since a page was requested at which it first showed something."""
 _WATCH = """
 const Own = window.EventSource;
 window.delays = [];
@@ -38,14 +40,6 @@ async def weight_of(window: Window) -> int:
         ".map(each => Math.max(each.transferSize, each.encodedBodySize)).reduce((sum, bytes) => sum + bytes, 0)"
     )
     return int(found)
-
-
-async def first_paint_ms(window: Window) -> float:
-    """When the page in this window first showed something, since it was asked for."""
-    # The page's own policy lets no script poll inside it.
-    paints = "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
-    found = await until(lambda: window.page.evaluate(paints), 20, every=0.02)
-    return float(found[0])
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +76,8 @@ async def test_every_page_is_light_and_painted_within_a_second(site: Site, many_
     for path in ("/sign-in", "/review", f"/review/{approval}", "/review/mine", "/chat", chat, "/nowhere"):
         window.asked.clear()
         await window.page.goto(path)
-        paint, weight = await first_paint_ms(window), await weight_of(window)
+        # The page's own policy lets no script poll inside it.
+        paint, weight = (await until(lambda: window.page.evaluate(PAINTS), 20, every=0.02))[0], await weight_of(window)
         print(f"{path}: {weight:,} bytes, first paint {paint:.0f} ms")
         assert weight < MOST_BYTES, path
         assert paint < 1_000, path

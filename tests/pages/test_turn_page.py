@@ -3,8 +3,7 @@
 from playwright.async_api import expect
 
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
-from perdure.store.turns.finish import finish
+from perdure.contracts.turns import TurnAddress, TurnStatus
 from tests.doubles.fake_turn import NOW
 from tests.pages.conftest import CORPUS, NARROW, Site
 from tests.pages.test_page_figures import MOST_BYTES, weight_of
@@ -26,9 +25,7 @@ async def ends(site: Site, address: TurnAddress) -> None:
     nodes = [PendingEvent(kind="node_end", at=NOW, number=n, data={"node": node}) for n, node in enumerate(PATH, 5)]
     said = "SELECT id::text FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq"
     transcript = (str(await site.harness.value(said, address.turn_id)),)
-    ask = FinishRequest(address=address, status=TurnStatus.COMPLETED, transcript=transcript, events=tuple(nodes))
-    async with site.harness.db.transaction(address.tenant_id) as tx:
-        await finish(tx, ask)
+    await site.harness.finish(address, TurnStatus.COMPLETED, transcript=transcript, events=tuple(nodes))
 
 
 async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> None:

@@ -17,15 +17,12 @@ from perdure.contracts.approvals import VerdictState
 from perdure.contracts.calls import ModelCallRequest, ModelReply
 from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.messages import MessageRef, Role
-from perdure.contracts.turns import Carried, FinishRequest, TurnAddress, TurnInput, TurnStatus, WakeSignal
-from perdure.core.approvals.decisions import Decider, Decision
+from perdure.contracts.turns import Carried, TurnAddress, TurnInput, WakeSignal
+from perdure.core.approvals.decisions import Decision
 from perdure.store.approvals import requests as questions
-from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import new_id
 from perdure.store.delivery.outbox import workflow_input
 from perdure.store.memory import working_memory
-from perdure.store.turns.finish import finish
-from perdure.store.turns.start import request_stop
 from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.ports.contract import Args, Run, T
@@ -104,8 +101,7 @@ class RealTurn:
         elif state is VerdictState.EXPIRED:
             await self._write(call_id, "expires_at = now() - interval '1 second'")
         elif state is VerdictState.CANCELLED:
-            async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
-                await finish(tx, FinishRequest(address=self.address, status=TurnStatus.STOPPED))
+            await self.side.harness.finish(self.address)
         else:
             await self._write(call_id, "status = $3", state.value)
 
@@ -130,16 +126,12 @@ class RealTurn:
 
     async def settle(self, call_id: str, *, happened: bool) -> None:
         """The reviewer settles it, long after the reservation."""
-        harness, person = self.side.harness, self.side.harness.people["reviewer"]
-        key = effect_key(self.address.turn_id, call_id)
-        await harness.write("UPDATE tool_calls SET quiet_at = now() WHERE key = $1", key)
-        said = "happened" if happened else "did_not_happen"
-        async with harness.db.transaction(self.address.tenant_id) as tx:
-            await settle_by_person(tx, key, Decider(person.user_id, person.roles, person.name), said, "I looked")
+        quiet = "UPDATE tool_calls SET quiet_at = now() WHERE key = $1"
+        await self.side.harness.write(quiet, effect_key(self.address.turn_id, call_id))
+        await self.side.harness.settle(self.address, call_id, "happened" if happened else "did_not_happen")
 
     async def stop(self) -> None:
-        async with self.side.harness.db.transaction(self.address.tenant_id) as tx:
-            await request_stop(tx, self.address.turn_id, self.side.harness.people["requester"].user_id)
+        await self.side.harness.stop(self.address.turn_id)
 
     async def remember(self, fields: Args) -> None:
         async with self.side.harness.db.transaction(self.address.tenant_id) as tx:

@@ -18,13 +18,13 @@ from perdure.contracts.agents import AgentDefinition, PublishedAgent, Reasoning
 from perdure.contracts.calls import ModelCall, ModelCallRequest, OutputAsk, OutputForm
 from perdure.contracts.ids import effect_key
 from perdure.contracts.messages import Role
-from perdure.contracts.turns import TurnAddress
+from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.models import MIN_CAP_TOKENS
 from perdure.core.agents.prompts import PromptMessage, wire_messages, with_cache_breakpoint
 from perdure.core.agents.tool_rules import function_of, sent_messages, sent_output, sent_tools
 from perdure.core.agents.vendors import PROVIDERS
 from tests.doubles.providers.client import UNWARNED, RecordingClient
-from tests.doubles.providers.script import Call, Step
+from tests.doubles.providers.script import CONTENT_POLICY, Call, Step
 from tests.doubles.providers.server import ProviderDouble
 from tests.doubles.providers.vendors import VENDORS
 from tests.doubles.providers.wires import SIGNATURE, SKIPPED, signature_of
@@ -312,6 +312,8 @@ BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetada
 @pytest.mark.parametrize(
     ("name", "step", "expected"),
     [
+        ("openai", CONTENT_POLICY, (REFUSAL_TEXT, "content_filter")),
+        ("openai", Step(calls=(Call(name="pay"),), finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
         ("openai", Step(refusal="I will not."), ("I will not.", "refusal")),
         ("azure", Step(refusal="I will not."), ("I will not.", "refusal")),
         ("azure", Step(status=400, body=AZURE_FILTER), (REFUSAL_TEXT, "content_filter")),
@@ -338,7 +340,8 @@ async def test_refusals_are_answers_and_failed_answers_are_not(
     else:
         await client.ask(step, model=VENDORS[name].model)
         last = client.complete
-        assert (client.text, last.finish_reason, last.truncated) == (*expected, False)
+        assert (client.text, last.finish_reason, last.truncated, last.tool_calls) == (*expected, False, ())
+        assert step.status == 200 or last.usage == Usage(), "an error status costs nothing"
 
 
 def openai_call(id_: str, arguments: JsonValue = "{}") -> list[JsonValue]:

@@ -25,7 +25,7 @@ from perdure.local import DataParts
 from perdure.store import agents
 from perdure.store.database import Database
 from perdure.store.events.live import LiveTokens
-from perdure.store.turns.start import NewTurn, StartedTurn, request_stop, start_turn
+from perdure.store.turns.start import NewTurn, StartedTurn, start_turn
 from perdure.store.valkey import Valkey
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker import queues
@@ -57,9 +57,6 @@ class Engine(AppRecords):
             await self.deps.notifier.deliver_soon(started.note)
         return started
 
-    async def turn(self, turn_id: str) -> asyncpg.Record:
-        return (await self.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0]
-
     async def until(self, turn_id: str, *statuses: TurnStatus, seconds: float = 30.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or waiting)."""
         wanted = {status.value for status in statuses or (*ENDED, TurnStatus.AWAITING_APPROVAL)}
@@ -76,14 +73,9 @@ class Engine(AppRecords):
             await self.deps.notifier.deliver_soon(note)
 
     async def stop(self, turn_id: str) -> None:
-        async with self.deps.db.transaction("local") as tx:
-            _, _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
+        note = await AppRecords.stop(self, turn_id)
         if note is not None:
             await self.deps.notifier.deliver_soon(note)
-
-    async def nodes(self, turn_id: str) -> list[str]:
-        ended = "SELECT data->>'node' FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq"
-        return [row[0] for row in await self.rows(ended, turn_id)]
 
 
 @pytest.fixture(scope="module")

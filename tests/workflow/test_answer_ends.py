@@ -103,11 +103,7 @@ async def test_a_continuation_whose_model_fails_keeps_the_text_of_the_failed_tur
     away = UpstreamRejected("model_auth", "The provider refused the key.")
     with served.harness.model.held("cut") as gate:
         address = await served.begin(Line("one", ends="length", waits="cut"), Line(" two"), agent_id="desk")
-
-        async def begun() -> bool:
-            return served.harness.model.said[f"{address.turn_id}.m1"] > 0
-
-        await until(begun)
+        await until(lambda: served.harness.model.said[f"{address.turn_id}.m1"])
         served.harness.model.broken["scripted"] = away
         gate.release()
         try:
@@ -138,11 +134,7 @@ async def test_a_stop_while_a_continuation_waits_or_streams_keeps_one_message(se
     await assert_cut(served, waiting, "one two")
     with served.harness.model.held("rest"):
         streaming = await served.begin(cut("one"), Line(" two", waits="rest"))
-
-        async def second_call_has_text() -> bool:
-            return served.harness.model.said[f"{streaming.turn_id}.m2"] > 0
-
-        await until(second_call_has_text)
+        await until(lambda: served.harness.model.said[f"{streaming.turn_id}.m2"])
         await served.stop(streaming)
         await served.until(streaming, TurnStatus.STOPPED)
     await assert_cut(served, streaming, "one two")

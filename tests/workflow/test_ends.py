@@ -19,7 +19,6 @@ from perdure.core.turns import OnBusy
 from perdure.local import DataParts
 from perdure.store.approvals.decisions import LimitRaise, raise_limits
 from perdure.store.budgets import set_day_limits
-from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.message_script import HOLDS_TOKENS, Line
@@ -72,8 +71,8 @@ async def test_a_stop_between_two_attempts_ends_the_turn_without_another(served:
     assert (await served.harness.kinds(address.turn_id))[-2:] == ["stopped", "done"]
     assert served.harness.model.requests[f"{address.turn_id}.m1"] == 1
     assert served.harness.world.requests[f"{address.turn_id}/t1.0"] == (1 if what == "tool" else 0)
-    told = "SELECT data->>'code' FROM events WHERE turn_id = $1 AND kind = 'tool.error'"
-    assert await served.harness.value(told, address.turn_id) == ("not_run" if what == "tool" else None)
+    errors = await served.harness.event_data(address.turn_id, "tool.error")
+    assert [error["code"] for error in errors] == (["not_run"] if what == "tool" else [])
     said = await served.harness.rows(
         "SELECT m.content, m.partial, m.in_transcript, t.answer, "
         "(SELECT data->'truncated' FROM events WHERE turn_id = t.id AND kind = 'done') AS truncated "
@@ -169,8 +168,7 @@ async def test_a_turn_stopped_while_calls_run_leaves_their_outcome_to_a_person(s
 
 async def test_a_stopped_and_cancelled_turn_ends_as_stopped_by_its_user(served: Served) -> None:
     address = await silent(served)
-    async with served.harness.db.transaction("local") as tx:
-        _, _, note = await request_stop(tx, address.turn_id, served.harness.people["requester"].user_id)
+    note = await served.harness.stop(address.turn_id)
     assert note is not None
     await asyncio.gather(served.harness.deps.notifier.deliver_soon(note), served.handle(address).cancel())
     await is_stopped(served, address)
@@ -235,8 +233,8 @@ async def test_a_raised_limit_continues_the_turn_and_can_be_requested_again(serv
     assert (row["limits"]["max_tokens"], row["attempts"]) == (100, 3), "nothing was asked of the model twice"
     assert [message["role"] for message in served.sent_to_model(address)[-1]] == ["user", *["assistant", "tool"] * 2]
     assert (await served.states(address)) == {"t1.0": "done", "t2.0": "done"}
-    budget = "SELECT array_agg(data->>'code' ORDER BY seq) FROM events WHERE turn_id = $1 AND kind = 'budget'"
-    assert await served.harness.value(budget, address.turn_id) == ["limit_spent", "limit_raised"] * 2
+    budget = [event["code"] for event in await served.harness.event_data(address.turn_id, "budget")]
+    assert budget == ["limit_spent", "limit_raised"] * 2
     raised = "SELECT data FROM audit_trail WHERE kind = 'turn.limits_raised' AND turn_id = $1 ORDER BY id LIMIT 1"
     data = await served.harness.value(raised, address.turn_id)
     assert (data["limits_before"]["max_tokens"], data["limits"]["max_tokens"]) == (10, 20)
@@ -351,10 +349,9 @@ async def test_a_days_budget_spent_in_a_wait_ends_the_turn_until_the_next_day(se
     row = await served.until(address, *ENDED)
     assert (row["status"], row["problem"]["code"]) == ("limited", "day_token_budget_spent")
     assert served.effects(address, "/pay") == 1, "what was approved has happened, and is in the record"
-    kinds = await harness.kinds(address.turn_id)
-    assert kinds.count("budget") == 1 and kinds[-2:] == ["workflow.error", "done"]
-    told = await harness.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'budget'", address.turn_id)
-    assert told == {"code": "day_token_budget_spent", "message": row["problem"]["message"]}
+    assert (await harness.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
+    problem = {"code": "day_token_budget_spent", "message": row["problem"]["message"]}
+    assert await harness.event_data(address.turn_id, "budget") == [problem]
     await harness.write("UPDATE day_usage SET day = day - 1")
     await harness.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
     _, row = await served.run_to_end(Line("a new day"), conversation_id=address.conversation_id)

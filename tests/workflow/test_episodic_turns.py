@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 from temporalio.client import Client
@@ -86,10 +87,7 @@ async def test_a_turn_that_does_not_complete_stores_no_episode(episodic: Served)
 
 
 async def test_a_turn_continues_if_memory_is_unavailable(episodic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(*_: object) -> list[episodes.Episode]:
-        raise OSError("no route to memory")
-
-    monkeypatch.setattr(episodes, "find", away)
+    monkeypatch.setattr(episodes, "find", AsyncMock(side_effect=OSError("no route to memory")))
     address = await turn(episodic, Line("on it goes"))
     (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
     assert searched == {"scope": "episodic", "status": "unavailable", "hits": []}

@@ -79,23 +79,6 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
     assert "day" in told[0] and "amount" in told[1] and "/remit" in told[2]
 
 
-async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(served: Served) -> None:
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
-    nonce = await served.harness.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
-    run_id = await served.waits(address)
-    await served.harness.write(spoil, address.turn_id, "spoiled")
-    await served.decide(address)
-    await served.waits_again(address, run_id)
-    assert (await served.row(address))["status"] == PAUSED.value
-    assert await served.states(address) == {"t1.0": "planned"}
-    await served.harness.write(spoil, address.turn_id, nonce)
-    await served.wake(address, WakeSignal(kind="request"))
-    await served.until(address, TurnStatus.COMPLETED)
-    assert served.effects(address, "/pay") == 1
-    assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
-
-
 async def test_an_approved_local_call_creates_its_entity_once(served: Served) -> None:
     create: tuple[str, Mapping[str, JsonValue]] = (
         "create_entity",
@@ -126,11 +109,10 @@ async def test_an_approved_local_call_creates_its_entity_once(served: Served) ->
 async def test_a_turn_waits_until_an_unknown_outcome_is_settled(served: Served) -> None:
     address = await served.paused(Line("asking", [("post", {"mode": "break"}), PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")
-    await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
-    waiting = (await served.row(address))["waiting"]["ids"]
-    assert waiting == [approval_id(address.turn_id, "t1.1"), effect_key(address.turn_id, "t1.0")]
+    effect = effect_key(address.turn_id, "t1.0")
+    await served.waits_for(address, approval_id(address.turn_id, "t1.1"), effect)
     await served.decide(address, "t1.1")
-    before = await waits_for(served, address, effect_key(address.turn_id, "t1.0"))
+    before = await served.waits_for(address, effect)
     assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "done", "t1.2": "done"}
     await served.wake(address, WakeSignal(kind="request"))
     await served.waits_again(address, before)
@@ -161,26 +143,10 @@ async def sent_calls(served: Served, address: TurnAddress) -> Counter[str]:
     return found
 
 
-async def state_of(served: Served, address: TurnAddress, call_id: str, state: str) -> None:
-    async def there() -> bool:
-        return (await served.states(address))[call_id] == state
-
-    await until(there)
-
-
-async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
-    async def there() -> bool:
-        waiting = (await served.row(address))["waiting"]
-        return bool(waiting) and waiting["ids"] == [*ids]
-
-    await until(there)
-    return await served.waits(address)
-
-
 async def test_a_partly_run_round_waits_visibly_for_the_rest_with_nothing_dangling(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY, POST]), DONE)
     await served.decide(address)
-    run_id = await waits_for(served, address, approval_id(address.turn_id, "t1.1"))
+    run_id = await served.waits_for(address, approval_id(address.turn_id, "t1.1"))
     row = await served.row(address)
     assert row["status"] == PAUSED.value and row["waiting"]["expires_at"] is not None
     assert await served.states(address) == {"t1.0": "done", "t1.1": "planned"}
@@ -220,7 +186,8 @@ async def test_a_killed_worker_loses_no_call(harness: Harness, temporal: Client,
             process.kill()
         await served.decide(address, "t1.2")
         await serve(stack, at, (Kind.TURNS,))
-        await state_of(served, address, "t1.2", "done")
+        third_is_done = "SELECT state = 'done' FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.2'"
+        await until(lambda: at.value(third_is_done, address.turn_id))
         assert (await served.states(address))["t1.0"] == "reserved", "the first is still under way"
         at.world.go_on.set()
         await served.until(address, TurnStatus.COMPLETED)

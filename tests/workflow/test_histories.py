@@ -5,8 +5,9 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -95,17 +96,17 @@ async def test_a_turn_of_twenty_rounds_with_long_answers_stays_small(served: Ser
     assert len(history.events) < 500
 
 
+@dataclass(frozen=True, slots=True)
 class MeteredTurns:
     """Turns whose workers report the SDK's own metrics."""
 
-    def __init__(self, served: Served, metrics: str) -> None:
-        self.served = served
-        self._metrics = metrics
+    served: Served
+    metrics: str
 
     async def cached(self) -> Counter[str]:
         """The number of runs in the workers' caches by task queue; queues without any are left out."""
         async with httpx.AsyncClient() as http:
-            text = (await http.get(self._metrics)).raise_for_status().text
+            text = (await http.get(self.metrics)).raise_for_status().text
         held: Counter[str] = Counter()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -198,15 +199,12 @@ async def test_erasing_a_user_deletes_the_runs_of_their_turns_and_no_others(serv
 async def test_without_temporal_an_erasure_records_what_stays(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await reviewer(served, "marvin")
     await turn_refused_by(served, "marvin")
-    monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", _unavailable)
+    unavailable = AsyncMock(side_effect=RPCError("nobody listens", RPCStatusCode.UNAVAILABLE, b""))
+    monkeypatch.setattr(served.client.workflow_service, "get_workflow_execution_history", unavailable)
     admin = served.harness.people["admin"].user_id
     done = await erase(served.harness.db, "local", "marvin", admin, None, partial(delete_histories, served.client))
     assert done["histories"] == {"runs": 0, "turns_left": 1}
     assert str(done["name"]).startswith("erased-")
-
-
-async def _unavailable(*_: object, **__: object) -> None:
-    raise RPCError("nobody listens", RPCStatusCode.UNAVAILABLE, b"")
 
 
 async def read_metrics(port: int) -> str:

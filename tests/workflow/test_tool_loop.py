@@ -48,11 +48,10 @@ class Ops:
         sql = "SELECT call_id, tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id"
         return [(row["call_id"], row["tool"], row["state"]) for row in await self.engine.rows(sql, turn_id)]
 
-    async def settled(self, turn_id: str, call_id: str, state: str) -> None:
-        async def there() -> bool:
-            return any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id))
-
-        await until(there)
+    async def done(self, turn_id: str, call_id: str) -> None:
+        """Waits until the call is done."""
+        is_done = "SELECT state = 'done' FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
+        await until(lambda: self.engine.value(is_done, turn_id, call_id))
 
     async def paused(self, text: str) -> str:
         turn_id = await self.begin(text)
@@ -159,7 +158,7 @@ async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_
     assert await states(before) == {patch: "planned", propose: "planned"}
     await waive(memory_ops, patch)
     await memory_ops.approve(before, "t1.1")
-    await memory_ops.settled(before, "t1.1", "done")
+    await memory_ops.done(before, "t1.1")
     assert (await states(before))[patch] == "planned", "a turn under way asks as it began"
     await memory_ops.refuse(before, "t1.0")
     assert await let_pass(memory_ops, before) == []
@@ -173,6 +172,6 @@ async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_
     }  # fmt: skip
     await waive(memory_ops, patch, waived=False)
     again = await tidy()
-    await memory_ops.settled(again, "t1.1", "done")
+    await memory_ops.done(again, "t1.1")
     assert (await states(again), await let_pass(memory_ops, again)) == ({patch: "planned", propose: "done"}, [propose])
     await memory_ops.refuse(again, "t1.0")

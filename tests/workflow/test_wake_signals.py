@@ -18,13 +18,14 @@ from perdure.contracts.turns import StopRequest, TurnAddress, TurnStatus, WakeSi
 from perdure.store.database import Connection
 from perdure.store.turns.finish import stop_requested
 from perdure.temporal.workflow_client import is_workflow_missing
+from tests.acceptance.machine import Others
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.replay.recording import run_of
 from tests.replay.replaying import Replaying
 from tests.replay.stopping import CONFIRM, in_a_call, silent, until_called
-from tests.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.scale import PATIENCE_SECONDS, sized
 from tests.served_turns import DONE, PAUSED, PAY, Served
 
 pytestmark = [
@@ -70,7 +71,7 @@ async def test_repeated_late_and_forged_signals_have_one_effect(served: Served) 
     gone, other = 0, await served.paused(Line("asking", [PAY]), DONE)
     of_other = {"request_id": approval_id(other.turn_id, "t1.0")}
     forged = [*FORGED, {"kind": "request", **of_other}, {"kind": "stop", **of_other}]
-    with Clocked() as clocked:
+    with Others() as clocked:
         for _ in range(TURNS):
             address = await served.begin(Line("asking", [PAY], seconds=0.3), DONE)
             real = WakeSignal(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
@@ -126,10 +127,6 @@ async def waiting(served: Served, _: float = 0) -> TurnAddress:
     return await served.paused(Line("", [PAY]), DONE)
 
 
-async def approved(served: Served, address: TurnAddress) -> None:
-    await served.decide(address)
-
-
 async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
     """The model has failed; its next attempt is not due yet."""
     address = await served.begin(Line("well", fails=1, seconds=speaks_seconds))
@@ -150,7 +147,7 @@ class Place:
 PLACES = {
     "while the model speaks": Place(silent, nothing, "thinking"),
     "while a call runs": Place(lambda served, _: in_a_call(served), the_call_ends, "well"),
-    "while it waits": Place(waiting, approved, "well"),
+    "while it waits": Place(waiting, Served.decide, "well"),
     "before the next attempt": Place(backing_off, nothing, "well"),
 }
 everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())

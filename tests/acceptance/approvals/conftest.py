@@ -11,7 +11,7 @@ from perdure.store.database import Database
 from perdure.temporal.client import DATA_CONVERTER
 from tests.acceptance.approvals.paused_turns import Paused, paused_turns
 from tests.acceptance.running import RunningStack, running
-from tests.acceptance.turns import Turns
+from tests.acceptance.turns import Turns, json_of
 from tests.scale import NO_RATE_LIMIT
 
 
@@ -35,9 +35,7 @@ class LoadedStack:
 
     async def refunds(self) -> list[str]:
         """The keys of the refunds that were made, in order."""
-        answer = await self.payments.get("/ledger")
-        answer.raise_for_status()
-        return [str(each["key"]) for each in answer.json()["effects"]]
+        return [str(each["key"]) for each in (await json_of(self.payments.get("/ledger")))["effects"]]
 
 
 @pytest.fixture(scope="package")

@@ -1,11 +1,12 @@
 """People who decide over HTTP, each through an API process of their own choosing."""
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
+
+from tests.acceptance.turns import json_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,14 @@ async def with_tokens(admin_token: str, names: Sequence[str], apis: Sequence[str
     """These users as reviewers with tokens, created if they are missing; they use the APIs in turn."""
     async with AsyncExitStack() as held:
         admin = await held.enter_async_context(_client(apis[0], admin_token))
-        known = {user["name"]: user for user in (await _made(admin.get("/v1/users")))["items"]}
+        known = {user["name"]: user for user in (await json_of(admin.get("/v1/users")))["items"]}
         people = []
         for number, name in enumerate(names):
             if name not in known:
-                known[name] = await _made(admin.post("/v1/users", json={"name": name, "roles": ["reviewer"]}))
+                known[name] = await json_of(admin.post("/v1/users", json={"name": name, "roles": ["reviewer"]}))
             roles = sorted({*known[name]["roles"], "reviewer"})
-            await _made(admin.post(f"/v1/users/{name}/roles", json={"roles": roles}))
-            minted = await _made(admin.post(f"/v1/users/{name}/tokens", json={"label": "figures"}))
+            await json_of(admin.post(f"/v1/users/{name}/roles", json={"roles": roles}))
+            minted = await json_of(admin.post(f"/v1/users/{name}/tokens", json={"label": "figures"}))
             client = _client(apis[number % len(apis)], minted["token"])
             people.append(Person(name, await held.enter_async_context(client)))
         yield people
@@ -44,13 +45,6 @@ async def with_tokens(admin_token: str, names: Sequence[str], apis: Sequence[str
 def _client(api: str, token: str) -> httpx.AsyncClient:
     bearer, limits = {"Authorization": f"Bearer {token}"}, httpx.Limits(max_connections=32)
     return httpx.AsyncClient(base_url=api, headers=bearer, timeout=30, limits=limits)
-
-
-async def _made(request: Awaitable[httpx.Response]) -> dict[str, Any]:
-    answer = await request
-    answer.raise_for_status()
-    made: dict[str, Any] = answer.json()
-    return made
 
 
 async def decide(

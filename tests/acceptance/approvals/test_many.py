@@ -16,9 +16,10 @@ from perdure.store.database import new_id
 from tests.acceptance.approvals.conftest import LoadedStack
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import AT_ONCE, Paused
+from tests.acceptance.machine import Others
 from tests.acceptance.running import WORKERS
 from tests.eventually import until
-from tests.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.scale import PATIENCE_SECONDS, sized
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 
@@ -93,7 +94,7 @@ async def until_done(refund_stack: LoadedStack, turns: Sequence[Paused], seconds
 
 
 async def test_after_a_restart_only_approved_turns_end(refund_stack: LoadedStack) -> None:
-    with Clocked() as making:
+    with Others() as making:
         turns = await refund_stack.paused(PAUSED)
     every = PAUSED // APPROVED
     chosen, others = turns[::every][:APPROVED], [turn for number, turn in enumerate(turns) if number % every]
@@ -108,7 +109,7 @@ async def test_after_a_restart_only_approved_turns_end(refund_stack: LoadedStack
             reviewer,
         ):
             used = cpu_seconds(refund_stack)
-            with Clocked() as burst:
+            with Others() as burst:
                 answers = await approve(reviewer, chosen)
                 decided_seconds = time.monotonic() - back
                 await until_done(refund_stack, chosen, 120.0)
@@ -191,7 +192,7 @@ async def test_an_acknowledged_decision_survives_an_outage_exactly_once(refund_s
     names = [f"outage-{number}" for number in range(DECIDERS)]
     async with with_tokens(refund_stack.stack.token("admin"), names, [refund_stack.stack.api]) as people:
         deciding = Deciding(people, turns)
-        with Clocked() as clocked:
+        with Others() as clocked:
             await asyncio.gather(deciding.run(), deciding.while_postgres_is_killed(refund_stack))
     print(f"\noutage: {DECISIONS} decisions, Postgres killed {KILLS} times, {clocked}")
     print(f"asked again after: {dict(deciding.repeats)}")

@@ -1,21 +1,18 @@
 """Sixteen users decide on each approval at once through two API processes, its requester among them."""
 
 import asyncio
-import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from perdure.local import DataParts
-from perdure.local.ports import free_port
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
+from tests.acceptance.machine import Others
 from tests.conftest import Urls
 from tests.harness import Harness
-from tests.integration.test_api_process import ApiProcess
-from tests.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
+from tests.integration.test_api_process import served_with
+from tests.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, sized
 from tests.served_turns import MANY
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
@@ -25,23 +22,6 @@ DECIDERS = 16
 APPROVALS_AT_ONCE = 4
 """64 open requests."""
 AT_ONCE = 8
-
-
-@asynccontextmanager
-async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[ApiProcess]]:
-    """So many `python -m perdure.api` side by side over the same stores, until the block ends."""
-    running = []
-    for _ in range(count):
-        port = free_port()
-        running.append(ApiProcess({**environ, "PERDURE_PORT": str(port)}, f"http://127.0.0.1:{port}"))
-    try:
-        await asyncio.gather(*(each.start() for each in running))
-        yield running
-    finally:
-        for each in running:
-            if each.process is not None and each.process.returncode is None:
-                each.process.kill()
-                await each.process.wait()
 
 
 async def opened(harness: Harness, count: int) -> dict[str, str]:
@@ -92,19 +72,14 @@ async def assert_decided_once(harness: Harness, won: dict[str, Answer]) -> None:
 
 
 async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness, parts: DataParts, urls: Urls) -> None:
-    assert parts.redis_url is not None and parts.temporal is not None
-    environ = {
-        **os.environ, **NO_RATE_LIMIT, "DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url,
-        "TEMPORAL_ADDRESS": parts.temporal.address, "TEMPORAL_NAMESPACE": parts.temporal.namespace,
-        "TEMPORAL_CONFIG_FILE": os.devnull, "LOG_LEVEL": "warning",
-    }  # fmt: skip
     digests = await opened(harness, APPROVALS)
     names = ["requester", *(f"decider-{number}" for number in range(DECIDERS - 1))]
     async with (
-        api_processes(2, environ) as apis,
-        with_tokens(harness.people["admin"].token, names, [api.url for api in apis]) as people,
+        served_with(parts, urls, **NO_RATE_LIMIT) as one,
+        served_with(parts, urls, **NO_RATE_LIMIT) as other,
+        with_tokens(harness.people["admin"].token, names, [one.url, other.url]) as people,
     ):
-        with Clocked() as clocked:
+        with Others() as clocked:
             answers = await race(people, digests, random.Random(5))
     won = {answer.approval_id: answer for answer in answers if answer.status == 200}
     said = f"{APPROVALS} approvals, {len(answers)} attempts in {clocked}: {len(answers) / clocked.seconds:.0f}/s"

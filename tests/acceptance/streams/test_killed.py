@@ -12,11 +12,12 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import pytest
 
+from tests.acceptance.machine import Others
 from tests.acceptance.running import ROOT, RunningStack
 from tests.acceptance.streams.conftest import BRISK, SLOW, Speaking
 from tests.acceptance.streams.following import Readers, begin_all, words
 from tests.eventually import wait_until
-from tests.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.scale import PATIENCE_SECONDS, sized
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
 
@@ -70,7 +71,7 @@ async def test_with_the_api_killed_readers_miss_nothing_and_get_nothing_twice(sp
     client, stack = speakers.client, speakers.stack
     texts = [words(API_WORDS, f"s{number}") for number in range(STREAMS)]
     live = []
-    with ExitStack() as held, Clocked() as clocked:
+    with ExitStack() as held, Others() as clocked:
         with stack.alone():  # model calls wait, so that those of all turns begin at the same time
             stack.kill("worker-llm")
             ids = await begin_all(client, SLOW, texts)
@@ -98,7 +99,7 @@ async def test_a_reader_of_a_killed_model_worker_ends_with_the_answer(speakers: 
     resets: Counter[int] = Counter()
     broken_off: list[int] = []
     faults: list[str] = []
-    with Clocked() as clocked:
+    with Others() as clocked:
         for kill in range(WORKER_KILLS):
             texts = [words(WORKER_WORDS, f"k{kill}n{number}") for number in range(4)]
             async with Readers(speakers.client) as readers:
@@ -120,7 +121,7 @@ async def test_with_valkey_lost_no_turn_fails(speakers: Speaking) -> None:
     client, valkey = speakers.client, speakers.valkey
     texts = [words(VALKEY_WORDS, f"v{number}") for number in range(VALKEY_TURNS)]
     short = [words(20, f"w{number}") for number in range(MEANWHILE)]
-    with Clocked() as clocked:
+    with Others() as clocked:
         ids = await begin_all(client, SLOW, texts)
         async with Readers(client) as readers:
             readers.follow(ids)

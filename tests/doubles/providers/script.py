@@ -75,11 +75,6 @@ class Step(BaseModel):
         return self.match is None or re.search(self.match, user_text) is not None
 
 
-CONTEXT_OVERFLOW = Step(
-    status=400,
-    code="context_length_exceeded",
-    message="This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
-)
 CONTENT_POLICY = Step(
     status=400, code="content_policy_violation", message="Your request was rejected as a result of our safety system."
 )
