@@ -155,7 +155,7 @@ def _answer_of_failure(note: Note, error: JSONRPCError) -> JSONRPCResponse | JSO
     message = message_of(text)
     if isinstance(message, JSONRPCResponse) and is_same_id(error.id, message.id):
         return message
-    value = _json_value(text)
+    value = _tolerant_json(text)
     while isinstance(value, dict):
         value = next((value[name] for name in _WORDS if value.get(name)), None)
     words = text if value is None and not text.startswith(("{", "[", "<")) else value
@@ -279,7 +279,7 @@ def parse_messages(line: bytes) -> list[SessionMessage]:
     """Returns the messages in a line of a process, or what the line answers if it is not valid; none for noise. Old
     versions of the protocol allow several messages in a line, as a list."""
     text = mend_halves(line).decode("utf-8", "replace").strip(_WHITESPACE)
-    batch = _json_value(text) if text.startswith("[") else None
+    batch = _tolerant_json(text) if text.startswith("[") else None
     texts = [json.dumps(each) for each in batch] if isinstance(batch, list) else [text]
     messages = [_parsed(each, is_whole=line.endswith(b"\n")) for each in texts if each]
     return [SessionMessage(message) for message in messages if message is not None]
@@ -320,7 +320,7 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
     `result` or `error` is one of its own fields, and if its other fields are those of an answer to this request. A log
     line or the page of a gateway can contain the same words.
     """
-    answer = _json_value(text)
+    answer = _tolerant_json(text)
     if isinstance(answer, list):
         answer = next((each for each in answer if isinstance(each, dict) and _answers(each, request_id)), None)
         if answer is None:
@@ -387,7 +387,8 @@ def message_of(text: str) -> JSONRPCMessage | None:
         return None
 
 
-def _json_value(text: str) -> Any:
+def _tolerant_json(text: str) -> Any:
+    """Returns the value, also of JSON with raw control characters or too long integers; None if it is not JSON."""
     try:
         return json.loads(text, parse_int=_integer, strict=False)
     except (ValueError, RecursionError):
@@ -402,7 +403,7 @@ def _integer(digits: str) -> int | str:
 def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
     """Returns the id of the request that a line answers, or None. It is read from broken JSON too if the line is whole:
     otherwise the server died while it answered."""
-    message = _json_value(text)
+    message = _tolerant_json(text)
     if message is None and is_whole:
         with suppress(UnmatchedLine):
             return request_id_of(text.encode(), text.encode())
