@@ -313,7 +313,7 @@ async def _publish(owner: Database, registry: AppRegistry, settings: Settings, m
             server_cards = await discover_cards(
                 app, published_before, secret, settings.home, report, settings.outbound()
             )
-            agents = publish(app, core_cards, server_cards.cards)
+            agents = publish(app, core_cards, server_cards.cards, server_cards.unreached)
             without_tools = skipped_agents(app, core_cards, server_cards.cards)
             _write_lines((f"warning: {line}" for line in server_cards.warnings), (), settings)
             without_tools += degraded_agents(agents)

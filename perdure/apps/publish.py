@@ -4,7 +4,7 @@ An agent's version contains its skills completely, so that a turn keeps them. Th
 shared, so a version names them by digest and each is stored once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pydantic import JsonValue
@@ -30,18 +30,21 @@ MAX_LISTED = 5
 
 
 def publish(
-    app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]] | None = None
+    app: App,
+    core_cards: Sequence[ToolCard],
+    server_cards: Mapping[str, Sequence[ToolCard]] | None = None,
+    unreached: Collection[str] = (),
 ) -> list[PublishedAgent]:
     """Returns the agents of `app`, each with its cards.
 
     The order is: core tools, the agent's own tools in its order, and the blocks of its skills that a model can see,
-    without duplicates. `server_cards` are the cards of its MCP servers, by server. An agent is published without the
-    tools that its servers do not offer (`degraded_agents` returns which). An agent that names a toolset without any of
-    its tools is left out (`skipped_agents`). Equal definitions, cards, rules and tables give equal versions, so that
-    publishing again changes nothing.
+    without duplicates. `server_cards` are the cards of its MCP servers, by server; `unreached` are the servers that
+    could not be used. An agent is published without the tools that its servers do not offer (`degraded_agents` returns
+    which). An agent that names a toolset without any of its tools is left out (`skipped_agents`). Equal definitions,
+    cards, rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
-    results = (_published_or_reason(agent, app, core, server_cards or {}) for agent in app.agents)
+    results = (_published_or_reason(agent, app, core, server_cards or {}, unreached) for agent in app.agents)
     return [result for result in results if isinstance(result, PublishedAgent)]
 
 
@@ -74,7 +77,7 @@ def degraded_agents(published: Iterable[PublishedAgent]) -> list[str]:
     return [
         f"the agent {agent.definition.id}: {sentence}"
         for agent in published
-        for sentence in unavailable_sentences(agent.unavailable)
+        for sentence in unavailable_sentences(agent.unavailable, agent.unreached)
     ]
 
 
@@ -97,14 +100,18 @@ def unloaded_agents(app: App) -> list[str]:
 
 
 def _published_or_reason(
-    agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
+    agent: AgentDefinition,
+    app: App,
+    core: dict[str, ToolCard],
+    servers: Mapping[str, Sequence[ToolCard]],
+    unreached: Collection[str] = (),
 ) -> PublishedAgent | str:
     """Returns `agent` as it is stored, or why it cannot be published."""
     known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
     unknown = [name for name in agent.toolsets if name not in known]
     if unknown and not _missing_tools(agent, app, servers):
         return f"no tool of the agent is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}"
-    published = _publish(agent, app, core, servers)
+    published = _publish(agent, app, core, servers, unreached)
     size = plan_bytes(published, PLATFORM_RULES)
     if size <= MAX_PLAN_BYTES:
         return published
@@ -131,7 +138,11 @@ def tables_of(app: App, agents: Iterable[PublishedAgent]) -> list[DataTable]:
 
 
 def _publish(
-    agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
+    agent: AgentDefinition,
+    app: App,
+    core: dict[str, ToolCard],
+    servers: Mapping[str, Sequence[ToolCard]],
+    unreached: Collection[str],
 ) -> PublishedAgent:
     blocks = {block.name: block for skill in agent.skills for block in skill.blocks}
     tables = {name: app.tables[name].digest for block in blocks.values() for name in block.needs}
@@ -139,10 +150,21 @@ def _publish(
     cards += [block_card(block, tables) for block in blocks.values() if block.llm_visible]
     missing = tuple(_missing_tools(agent, app, servers))
     published = PublishedAgent(
-        definition=agent, cards=tuple(cards), version="", rules=app.rules, tables=tables, unavailable=missing
+        definition=agent,
+        cards=tuple(cards),
+        version="",
+        rules=app.rules,
+        tables=tables,
+        unavailable=missing,
+        unreached=tuple(name for name in missing if _server_name(name, app) in unreached),
     )
     # Empty parts are not in the digest: agents without skills keep their previous versions.
     return published.model_copy(update={"version": digest_of(published.model_dump(mode="json", exclude={"version"}))})
+
+
+def _server_name(tool: str, app: App) -> str:
+    server = server_of(tool, app.servers)
+    return server.name if server is not None else ""
 
 
 def assembled_tools(agent: AgentDefinition) -> tuple[str, ...]:

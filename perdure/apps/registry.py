@@ -222,6 +222,8 @@ class ServerCards:
     cards: Mapping[str, Sequence[ToolCard]]
     """Cards by server; for an unavailable server, those of its last publishing, if any."""
     warnings: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    """The servers that could not be used."""
 
 
 async def list_servers(
@@ -276,7 +278,8 @@ async def discover_cards(
             kept_count = len(cards[server.name])
             kept = f"its {kept_count} published tools stay unchanged" if kept_count else "its tools are left out"
             warnings.append(f"the app {app.name}: {kept}")
-    return ServerCards(cards, tuple(warnings))
+    unreached = (server.name for server, (offer, _) in zip(servers_in_use, answers, strict=True) if offer is None)
+    return ServerCards(cards, tuple(warnings), tuple(unreached))
 
 
 async def _offer_from_lock_or_server(

@@ -87,7 +87,10 @@ def show_agent(
     say()
     rows = [(tool.name, tool.effect, "required" if tool.needs_approval else "", tool.toolset) for tool in tools.items]
     table(("tool", "effect", "approval", "toolset"), rows, "This agent has no tools.")
-    for sentence in (*unavailable_sentences(found.unavailable_tools), *unsent_sentences(found.not_sent)):
+    for sentence in (
+        *unavailable_sentences(found.unavailable_tools, found.unreached_tools),
+        *unsent_sentences(found.not_sent),
+    ):
         say(f"warning: {sentence}")
 
 

@@ -43,7 +43,10 @@ async def agent(visit: SignedInVisit, agent_id: str) -> HTMLResponse:
         agent=definition,
         definition=definition.model_dump(),
         tools=tools.items,
-        not_sent=[*unavailable_sentences(definition.unavailable_tools), *unsent_sentences(definition.not_sent)],
+        not_sent=[
+            *unavailable_sentences(definition.unavailable_tools, definition.unreached_tools),
+            *unsent_sentences(definition.not_sent),
+        ],
         effect_descriptions=EFFECT_DESCRIPTIONS,
         on_length_descriptions=ON_LENGTH_DESCRIPTIONS,
     )

@@ -111,6 +111,8 @@ class Agent(Answer):
     limits: Mapping[str, Any] = {}
     unavailable_tools: list[str] = []
     """The names in its tools that no MCP server offered when it was published. It is degraded: it runs without them."""
+    unreached_tools: list[str] = []
+    """The names in `unavailable_tools` whose server could not be used. The servers of the others list no such tool."""
     tools: list[str] = []
     """The names of the tools. For a single agent, `list_tools` returns them."""
     fallback_model: str | None = None

@@ -301,7 +301,7 @@ async def test_a_server_with_a_lock_is_published_without_a_start(urls: Urls, tmp
     """Its command cannot be started, and it was never published before."""
     write_app(tmp_path, SERVER.replace("python", "no-such-program"), "pinned")
     degraded = (await prepared(urls, tmp_path))["pinned"]
-    assert (degraded.cards, degraded.unavailable) == ((), ("cluster_*",)) and "cluster_*" in capsys.readouterr().err
+    assert (degraded.cards, degraded.unreached) == ((), ("cluster_*",)) and "cluster_*" in capsys.readouterr().err
     shutil.copy(OPS / "mcp" / "cluster.lock.json", tmp_path / "mcp")
     pinned = (await prepared(urls, tmp_path, PENDING_MUTATION_TTL_SECONDS="172800"))["pinned"]
     assert len(pinned.cards) == 18 and {card.toolset for card in pinned.cards} == {"k8s"}

@@ -144,7 +144,7 @@ async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("how", [
     *("as_text", "as_accepted", "in_another_event", "after_noise"),
-    *("with_mark", "in_a_batch", "in_latin_1", "id_is_float"),
+    *("with_mark", "in_a_batch", "in_latin_1", "id_is_float", "result_at_500"),
 ])  # fmt: skip
 async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
     assert await press_over_http(tmp_path, how) == ("\ufffd" if how == "in_latin_1" else "pressed")
@@ -154,6 +154,8 @@ async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: 
     ("as_html", ServerLost),
     ("as_nothing", ServerLost),
     ("as_events_without_one", ServerLost),
+    ("notice_alone", ServerLost),
+    ("other_number", ServerLost),
     ("says_invalid_params", ToolRefused),
 ])  # fmt: skip
 async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: str, ends: type[Exception]) -> None:
@@ -162,6 +164,12 @@ async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: st
     if how != "as_events_without_one":
         with pytest.raises(ToolRefused):
             await press_over_http(tmp_path, how, **READ)
+
+
+@pytest.mark.parametrize("how", ["error_without_id", "error_at_400", "words_at_400", "detail_at_400"])
+async def test_an_http_error_ends_the_call_at_once_with_the_servers_words(tmp_path: Path, how: str) -> None:
+    with pytest.raises(ToolRefused, match="no such id"):
+        await asyncio.wait_for(press_over_http(tmp_path, how), 10)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +199,13 @@ async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server:
 
 @pytest.mark.parametrize(("how", "words"), [
     ("exits", "cannot reach the licence server"),
-    ("expired", "licence expired"),
-    ("locked", "database is locked"),
-    ("old_version", "1999-12-31"),
+    ("expired", "licence expired; .*check its settings"),
+    ("locked", "database is locked; .*check its settings"),
+    ("old_version", "1999-12-31; use a release"),
     ("no_capabilities", "capabilities"),
     ("null_tools", "tools"),
     ("always_login", "text/html"),
+    ("always_words", "no such app"),
     ("always_moved", "https://new.example/mcp"),
 ])  # fmt: skip
 async def test_an_unusable_server_is_reported_in_its_own_words(

@@ -106,6 +106,7 @@ def _agent_summary(agent: PublishedAgent) -> dict[str, object]:
         "examples": list(agent.definition.examples),
         "files": list(agent.definition.files),
         "unavailable_tools": list(agent.unavailable),
+        "unreached_tools": list(agent.unreached),
     }
 
 

@@ -118,10 +118,18 @@ def unsent_sentences(unsent: Iterable[Unsent]) -> list[str]:
     return [f"{_listed(tools)} {'is' if len(tools) == 1 else 'are'} {reason}" for reason, tools in by_reason.items()]
 
 
-def unavailable_sentences(names: Sequence[str]) -> list[str]:
-    """Returns a sentence about the names in an agent's tools that no server offered; empty without names."""
-    why = "its server was unavailable, or lists other names"
-    return [f"degraded: no MCP server offers {', '.join(names)} ({why}); start again when it does"] if names else []
+def unavailable_sentences(names: Sequence[str], unreached: Sequence[str]) -> list[str]:
+    """Returns a sentence for each reason why no server offered names in an agent's tools; `unreached` are those whose
+    server could not be used."""
+    unlisted = [name for name in names if name not in unreached]
+    reasons = (
+        (unreached, "the server was unavailable; start again when it answers"),
+        (
+            unlisted,
+            "the server lists no such tool; correct the agent's tools or the server's toolsets, and start again",
+        ),
+    )
+    return [f"degraded: no MCP server offers {', '.join(each)}: {why}" for each, why in reasons if each]
 
 
 def _listed(tools: Sequence[str]) -> str:

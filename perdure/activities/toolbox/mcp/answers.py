@@ -63,6 +63,8 @@ _LIBRARY_MESSAGES = (
     "Not Found", "server answered a request with",
 )  # fmt: skip
 """Beginnings of the errors that the library makes itself."""
+_WORDS = ("error", "message", "detail", "error_description", "title")
+"""The fields of an HTTP error in which servers write why."""
 _OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
 _MAX_TOOL_DEPTH = 80
 """A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
@@ -123,8 +125,9 @@ def _checked(message: JSONRPCMessage, wire: Wire) -> JSONRPCMessage:
         note = wire.note_of(message.id) or wire.others.get(message.id)
         if note is not None:
             is_from_library = message.error.message.startswith(_LIBRARY_MESSAGES) and not _has_error(note)
-            if is_from_library and note.status is not None and note.status < _FIRST_NO_SUCCESS:
-                answer = _answer_of(note, message.id)
+            if is_from_library and note.status is not None:
+                succeeded = note.status < _FIRST_NO_SUCCESS
+                answer = _answer_of(note, message.id) if succeeded else _answer_of_failure(note, message)
                 message, is_from_library = answer or message, answer is None
             note.has_error = isinstance(message, JSONRPCError) and not is_from_library
     if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
@@ -146,10 +149,36 @@ def _answer_of(note: Note, request_id: int | str) -> JSONRPCResponse | JSONRPCEr
     return next((answer for answer in answers if answer is not None), None)
 
 
+def _answer_of_failure(note: Note, error: JSONRPCError) -> JSONRPCResponse | JSONRPCError | None:
+    """Returns the result in a response whose status is that of a failure, or the error with the server's own words."""
+    text = note.body.decode("utf-8", "replace").strip(_WHITESPACE)
+    message = message_of(text)
+    if isinstance(message, JSONRPCResponse) and is_same_id(error.id, message.id):
+        return message
+    value = _tolerant_json(text)
+    while isinstance(value, dict):
+        value = next((value[name] for name in _WORDS if value.get(name)), None)
+    words = text if value is None and not text.startswith(("{", "[", "<")) else value
+    if not isinstance(words, str) or not words:
+        return None
+    return error.model_copy(update={"error": error.error.model_copy(update={"message": words})})
+
+
+def is_for_nobody(note: Note) -> bool:
+    """Returns whether a successful response over HTTP is a message that the library reads but matches to no request."""
+    if note.request_id is None or note.status is None or note.status >= _FIRST_NO_SUCCESS:
+        return False
+    message = message_of(note.body.decode("utf-8", "replace"))
+    if message is None or not isinstance(message, JSONRPCResponse | JSONRPCError):
+        return message is not None
+    return not is_same_id(note.request_id, message.id)
+
+
 def _has_error(note: Note) -> bool:
     """Returns whether the response over HTTP contains a valid error, which the library passed on."""
     texts = _messages(note.body.decode("utf-8", "replace"))
-    return any(isinstance(message_of(text), JSONRPCError) for text in texts)
+    messages = (message_of(text) for text in texts)
+    return any(isinstance(each, JSONRPCError) and is_same_id(note.request_id, each.id) for each in messages)
 
 
 def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
@@ -250,7 +279,7 @@ def parse_messages(line: bytes) -> list[SessionMessage]:
     """Returns the messages in a line of a process, or what the line answers if it is not valid; none for noise. Old
     versions of the protocol allow several messages in a line, as a list."""
     text = mend_halves(line).decode("utf-8", "replace").strip(_WHITESPACE)
-    batch = _json_value(text) if text.startswith("[") else None
+    batch = _tolerant_json(text) if text.startswith("[") else None
     texts = [json.dumps(each) for each in batch] if isinstance(batch, list) else [text]
     messages = [_parsed(each, is_whole=line.endswith(b"\n")) for each in texts if each]
     return [SessionMessage(message) for message in messages if message is not None]
@@ -291,7 +320,7 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
     `result` or `error` is one of its own fields, and if its other fields are those of an answer to this request. A log
     line or the page of a gateway can contain the same words.
     """
-    answer = _json_value(text)
+    answer = _tolerant_json(text)
     if isinstance(answer, list):
         answer = next((each for each in answer if isinstance(each, dict) and _answers(each, request_id)), None)
         if answer is None:
@@ -358,7 +387,8 @@ def message_of(text: str) -> JSONRPCMessage | None:
         return None
 
 
-def _json_value(text: str) -> Any:
+def _tolerant_json(text: str) -> Any:
+    """Returns the value, also of JSON with raw control characters or too long integers; None if it is not JSON."""
     try:
         return json.loads(text, parse_int=_integer, strict=False)
     except (ValueError, RecursionError):
@@ -373,7 +403,7 @@ def _integer(digits: str) -> int | str:
 def _answered_request(text: str, *, is_whole: bool) -> int | str | None:
     """Returns the id of the request that a line answers, or None. It is read from broken JSON too if the line is whole:
     otherwise the server died while it answered."""
-    message = _json_value(text)
+    message = _tolerant_json(text)
     if message is None and is_whole:
         with suppress(UnmatchedLine):
             return request_id_of(text.encode(), text.encode())

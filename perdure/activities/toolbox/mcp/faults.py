@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 from perdure.activities.providers.masking import RequestTexts, mask
@@ -23,7 +24,16 @@ def reason_of(error: BaseException, wire: Wire, log: Path, secrets: tuple[str, .
     reason = mask(said, texts)[:_MAX_WORDS]
     if wire.http_fault:
         return f"{mask(wire.http_fault, texts)}{f': {reason}' if wire.words else ''}; check its url and headers"
-    return reason or type(error).__name__
+    return f"{reason or type(error).__name__}{_advice(error, wire)}"
+
+
+def _advice(error: BaseException, wire: Wire) -> str:
+    """Returns advice if the server itself ended the start; empty otherwise."""
+    if wire.words:
+        return "; the words are the server's own: check its settings, or ask its operator"
+    if isinstance(error, RuntimeError):
+        return f"; use a release of the server for the protocol's version {LATEST_HANDSHAKE_VERSION}"
+    return ""
 
 
 def _words_of(error: BaseException, wire: Wire) -> str:

@@ -348,7 +348,7 @@ def _repeats(answer: CallToolResult, structured: Mapping[str, Any]) -> bool:
     return not any(text.strip() for text in texts) or (
         len(texts) == len(items)
         and all(
-            text == str(item) or _json_form(_json_value(text)) in (_json_form(item), _json_form(structured))
+            text == str(item) or _json_form(_strict_json(text)) in (_json_form(item), _json_form(structured))
             for text, item in zip(texts, items, strict=True)
         )
     )
@@ -359,7 +359,8 @@ def _json_form(value: object) -> str:
     return "" if value is _NO_JSON else json.dumps(value, sort_keys=True)
 
 
-def _json_value(text: str) -> object:
+def _strict_json(text: str) -> object:
+    """Returns the value of a text of the tool; `_NO_JSON` if it is not JSON, because null is a value too."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

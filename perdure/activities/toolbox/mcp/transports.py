@@ -31,6 +31,7 @@ from perdure.activities.toolbox.mcp.answers import (
     Inbound,
     UnmatchedLine,
     error_message,
+    is_for_nobody,
     mend_halves,
     parse_messages,
     request_id_of,
@@ -56,6 +57,7 @@ _UNLIMITED_BYTES = 2**62
 """Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
 """The environment variables that a server inherits. None of them can contain a secret."""
+_NO_JSON = b"?"
 _MAX_OTHERS = 8
 _GRACE_SECONDS = 1.0
 """Time for a server to exit after its input was closed, and again after SIGTERM."""
@@ -152,13 +154,11 @@ def _http_fault(response: httpx2.Response) -> str:
 
 def _as_answer(response: httpx2.Response) -> tuple[int, httpx2.Headers]:
     """Returns the status and headers with which the library reads the body. A success of another content type can be an
-    answer too, as can a 202; the library would replace it with an error."""
+    answer too, as can a 202; the library would replace it with an error. Of a failure, the library reads only JSON."""
     headers = httpx2.Headers(response.headers)
-    if not response.is_success:
-        return response.status_code, headers
     if not headers.get("content-type", "").lower().startswith(_ANSWER_TYPES):
         headers["content-type"] = _ANSWER_TYPES[0]
-    return 200, headers
+    return (200 if response.is_success else response.status_code), headers
 
 
 class _AnswerStream(httpx2.AsyncByteStream):
@@ -187,6 +187,8 @@ class _AnswerStream(httpx2.AsyncByteStream):
             yield text
         if self._events is not None:
             yield self._events.rest()
+        elif is_for_nobody(self._note):
+            yield _NO_JSON
 
     def _read(self, text: bytes) -> Iterable[bytes]:
         if self._events is not None:
