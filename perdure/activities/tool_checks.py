@@ -14,7 +14,7 @@ from perdure.activities.guard import activity_guard
 from perdure.activities.tool_execution import CallAnswer, error_answer, need_current_tool
 from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
-from perdure.contracts.errors import UpstreamUnavailable
+from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.sdk.outcomes import ToolUnavailable
 from perdure.sdk.parameters import ArgumentsRefused
@@ -79,7 +79,7 @@ class ToolCheckActivities:
         async with self._deps.db.transaction(address.tenant_id) as tx:
             proposed = await tool_previews.read_proposed_edit(tx, edit.approval_id, edit.key)
             if proposed is None:
-                raise UpstreamUnavailable("edit_not_here", "the edit was checked already, or its request is decided")
+                raise UpstreamRejected("edit_not_here", "the edit was checked already, or its request is decided")
             tool = await self._find_tool(tx, proposed.agent_id, proposed.tool, proposed.tool_version)
         refused = await _refusal(tool, proposed.args) if tool is not None else None
         if refused is None:

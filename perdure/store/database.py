@@ -104,24 +104,36 @@ async def _refuse_lost_statements(pool: asyncpg.Pool) -> None:
     """Checks that a prepared statement outlives its transaction. Behind a pooler in transaction mode it does not: while
     the second connection has a transaction, the first one uses another connection of Postgres.
 
-    Raises: InvariantBroken `statements_lost`.
+    Raises: InvariantBroken `statements_lost`, or `one_connection` if Postgres has none for the second one.
     """
-    async with pool.acquire() as first, pool.acquire() as second:
-        for probe in range(_PROBES):
-            statement = await first.prepare("SELECT 1", name=f"perdure_{os.urandom(8).hex()}")
-            for _ in range(probe):  # a pooler can hand out its connections in turn
-                await second.execute("SELECT 1")
-            await second.execute("BEGIN")
-            try:
-                await statement.fetchval(timeout=_PROBE_SECONDS)
-            except asyncpg.InvalidSQLStatementNameError:
-                raise InvariantBroken(
-                    "statements_lost",
-                    "prepared statements do not outlive a transaction here, as behind a pooler in transaction mode; "
-                    "set PERDURE_STATEMENT_CACHE=false",
-                ) from None
-            finally:
-                await _roll_back(second)
+    try:
+        async with pool.acquire() as first, pool.acquire() as second:
+            await _probe_statements(first, second)
+    except TimeoutError:
+        raise InvariantBroken(
+            "one_connection",
+            "a second connection gets no answer here, as behind a pooler that has only one connection; give its pool "
+            "more, and if it is in transaction mode, also set PERDURE_STATEMENT_CACHE=false",
+        ) from None
+
+
+async def _probe_statements(first: Connection, second: Connection) -> None:
+    """Raises: InvariantBroken `statements_lost`; TimeoutError."""
+    for probe in range(_PROBES):
+        statement = await first.prepare("SELECT 1", name=f"perdure_{os.urandom(8).hex()}")
+        for _ in range(probe):  # a pooler can hand out its connections in turn
+            await second.execute("SELECT 1")
+        await second.execute("BEGIN")
+        try:
+            await statement.fetchval(timeout=_PROBE_SECONDS)
+        except asyncpg.InvalidSQLStatementNameError:
+            raise InvariantBroken(
+                "statements_lost",
+                "prepared statements do not outlive a transaction here, as behind a pooler in transaction mode; "
+                "set PERDURE_STATEMENT_CACHE=false",
+            ) from None
+        finally:
+            await _roll_back(second)
 
 
 class Database:

@@ -32,12 +32,16 @@ async def test_statements_behind_a_pooler_see_their_own_tenant(urls: Urls, mode:
         await database.close()
 
 
-@pytest.mark.parametrize("more", ["", "server_round_robin = 1\nmin_pool_size = 2", "server_round_robin = 1"])
-async def test_a_cache_of_statements_that_a_pooler_loses_is_refused(urls: Urls, more: str) -> None:
-    async with pooled(urls, more=more) as behind:
+@pytest.mark.parametrize(("connections", "more", "code"), [
+    *((4, more, "statements_lost") for more in ("", "server_round_robin = 1\nmin_pool_size = 2")),
+    (4, "server_round_robin = 1", "statements_lost"),
+    (1, "", "one_connection"),
+])  # fmt: skip
+async def test_a_pooler_that_cannot_work_is_refused(urls: Urls, connections: int, more: str, code: str) -> None:
+    async with pooled(urls, connections=connections, more=more) as behind:
         with pytest.raises(InvariantBroken) as refused:
             await Database.connect(behind.app)
-    assert refused.value.code == "statements_lost"
+    assert refused.value.code == code
 
 
 @pytest.mark.timeout(240)

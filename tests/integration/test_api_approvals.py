@@ -1,6 +1,7 @@
 """Approvals and effects over HTTP: what a reviewer sees, decides and is refused; claims, handovers, standing in."""
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from perdure.api.routes import approvals
 from perdure.contracts.turns import Routing
 from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
@@ -112,12 +114,14 @@ async def test_a_rejection_is_stored_with_its_reason_and_ends_the_turn_with_one_
     assert refusal(await asked.decided(admin)) == (409, "already_decided")
 
 
+WIDEN = "UPDATE approvals SET proposed = '{}', schema = '{\"type\": \"object\"}' WHERE id = $1"
+
+
 async def test_an_edit_is_checked_by_the_types_of_its_tool_or_not_recorded(
     api: Api, reviewer: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = await paused(api)
-    widen = "UPDATE approvals SET proposed = '{}', schema = '{\"type\": \"object\"}' WHERE id = $1"
-    await behind_its_back(api, widen, asked.approval["id"])
+    await behind_its_back(api, WIDEN, asked.approval["id"])
     for bad in await asyncio.gather(*(asked.decided(reviewer, "edit", args={"order": "no such"}) for _ in range(3))):
         assert refusal(bad) == (422, "args_invalid")
         (problem,) = bad.json()["error"]["details"]["fields"]
@@ -131,8 +135,31 @@ async def test_an_edit_is_checked_by_the_types_of_its_tool_or_not_recorded(
     assert (await reviewer.get(asked.path)).json()["status"] == "pending"
     done = await asked.decided(reviewer, "edit", args={"order": "1043"})
     assert done.json()["decision"]["args"] == {"order": "1043"}
+    assert await proposed_edits(api, asked) == {}
+
+
+async def proposed_edits(api: Api, asked: Paused) -> object:
     async with api.services.db.transaction("local") as tx:
-        assert await tx.fetchval("SELECT proposed FROM approvals WHERE id = $1", asked.approval["id"]) == {}
+        return await tx.fetchval("SELECT proposed FROM approvals WHERE id = $1", asked.approval["id"])
+
+
+@pytest.mark.parametrize("moment", ["tool_previews.propose_edit", "run_edit_check"])
+async def test_an_edit_of_a_request_that_is_decided_meanwhile_is_refused_at_once(
+    api: Api, reviewer: Caller, colleague: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    asked = await paused(api)
+    await behind_its_back(api, WIDEN, asked.approval["id"])
+    work = operator.attrgetter(moment)(approvals)
+
+    async def decided_first(*given: Any) -> Any:
+        assert (await asked.decided(colleague, "reject", comment="no")).status_code == 200
+        return await work(*given)
+
+    monkeypatch.setattr(f"{approvals.__name__}.{moment}", decided_first)
+    async with asyncio.timeout(5):
+        late = await asked.decided(reviewer, "edit", args={"order": "1043"})
+    assert refusal(late) == (409, "already_decided") and await proposed_edits(api, asked) == {}
+    assert (await final_turn(reviewer, asked.turn_id))["status"] == "completed"
 
 
 async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_their_own(api: Api) -> None:

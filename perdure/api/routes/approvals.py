@@ -161,35 +161,44 @@ async def decide_approval(
     try:
         answer = await run_once(services, caller, route, key, body, work)
     except EditNotChecked as unchecked:
-        await _check_edit(services, unchecked)
-        checked_digest = unchecked.edit.digest
-        answer = await run_once(services, caller, route, key, body, work)
+        if await _check_edit(services, unchecked):
+            checked_digest = unchecked.edit.digest
+        try:  # if it was not checked, the request may be decided now
+            answer = await run_once(services, caller, route, key, body, work)
+        except EditNotChecked:
+            message = (
+                "No tools worker checked the edit in time, so nothing was decided; check the tools workers and retry"
+            )
+            raise UpstreamUnavailable("tool_check_unavailable", message) from None
     if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
 
 
-async def _check_edit(services: Services, unchecked: EditNotChecked) -> None:
+async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
     """Lets a tools worker check an edit by the tool's own types. Nothing is recorded.
 
-    Raises: CallerError 422 `args_invalid`; UpstreamUnavailable `tool_check_unavailable`.
+    Returns False if no worker checked it in time, or if the request is no longer open.
+
+    Raises: CallerError 422 `args_invalid`.
     """
     address, edit = unchecked.address, unchecked.edit
     async with services.db.transaction(address.tenant_id) as tx:
-        await tool_previews.propose_edit(tx, edit.approval_id, edit.key, unchecked.edited_args)
+        if not await tool_previews.propose_edit(tx, edit.approval_id, edit.key, unchecked.edited_args):
+            return False
     request = EditCheckRequest(address=address, edit=edit, routing=services.routing)
-    checked = await run_edit_check(services.notifier.client, request)
-    async with services.db.transaction(address.tenant_id) as tx:
-        reason = await tool_previews.remove_proposed_edit(tx, edit.approval_id, edit.key)
-    if checked is None:
-        message = "No tools worker checked the edit in time, so nothing was decided; check the tools workers and retry"
-        raise UpstreamUnavailable("tool_check_unavailable", message)
-    if checked.fault:
+    try:
+        checked = await run_edit_check(services.notifier.client, request)
+    finally:
+        async with services.db.transaction(address.tenant_id) as tx:
+            reason = await tool_previews.remove_proposed_edit(tx, edit.approval_id, edit.key)
+    if checked is not None and checked.fault:
         reason = reason or checked.fault
         problem = {"field": checked.field, "problem": reason[:200]}
         text = f"{checked.field}: {reason}" if checked.field else reason
         raise CallerError("args_invalid", f"The edit is invalid: {text[:400]}", {"fields": [problem]}, status=422)
+    return checked is not None
 
 
 def decider_of(caller: Principal) -> Decider:

@@ -250,7 +250,8 @@ WITH recent AS (
     decided_by = CASE WHEN $2 = 'pending' THEN decided_by ELSE $5::uuid END,
     decided_at = CASE WHEN $2 = 'pending' THEN decided_at ELSE clock_timestamp() END,
     ready_at = CASE WHEN $9::int > 0 AND $2 <> 'pending' THEN clock_timestamp() + make_interval(secs => $9) END,
-    revision = coalesce($4::jsonb, revision)
+    revision = coalesce($4::jsonb, revision),
+    proposed = CASE WHEN $2 <> 'pending' AND proposed IS NOT NULL THEN '{{}}'::jsonb ELSE proposed END
   WHERE id = $1 AND status = 'pending' AND expires_at > clock_timestamp()
     AND ($11::int IS NULL OR (SELECT taken FROM recent) < $11)
     AND (SELECT bool_and(u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)) FROM users u WHERE u.id IN ($5, $6))

@@ -89,15 +89,16 @@ class ProposedEdit:
     args: dict[str, JsonValue]
 
 
-async def propose_edit(tx: Connection, approval_id: str, key: str, args: dict[str, JsonValue]) -> None:
-    """Stores the arguments of an edit until it is checked."""
-    await tx.execute(
+async def propose_edit(tx: Connection, approval_id: str, key: str, args: dict[str, JsonValue]) -> bool:
+    """Stores the arguments of an edit until it is checked. Returns False if the request is no longer open."""
+    stored = await tx.fetchval(
         "UPDATE approvals a SET proposed = proposed || jsonb_build_object($2::text, $3::jsonb) "
-        f"WHERE id = $1 AND proposed IS NOT NULL AND {OPEN}",
+        f"WHERE id = $1 AND proposed IS NOT NULL AND {OPEN} RETURNING true",
         approval_id,
         key,
         args,
     )
+    return bool(stored)
 
 
 async def read_proposed_edit(tx: Connection, approval_id: str, key: str) -> ProposedEdit | None:
