@@ -115,6 +115,9 @@ _LINES = {
     "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
     "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
     "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',
+    "pretty": '{\n  "id": NUMBER,\n  "jsonrpc": "2.0",\n  "result":\n  {\n    "content": [TEXT]\n  }\n}\n'.replace(
+        "TEXT", json.dumps(GOOD["content"][0], indent=2)
+    ),
     "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
 }
 

@@ -183,6 +183,7 @@ async def test_an_http_error_ends_the_call_at_once_with_the_servers_words(tmp_pa
         ("id_is_float", "pressed"),
         ("id_is_text", "pressed"),
         ("long_integer", {"content": []}),
+        ("pretty", "pressed"),
     ],
 )
 async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
