@@ -90,6 +90,9 @@ _PAGES: dict[str, dict[str, Any]] = {
     "lists_number_as_cursor": {"nextCursor": 5},
     "lists_wrong_meta": {"_meta": 7, "ttlMs": "soon"},
     "lists_nulls": {"nextCursor": None, "_meta": None, "tools": [TOOL | {"title": None, "annotations": None}]},
+    "lists_large": {
+        "tools": [TOOL | {"name": "bad", "inputSchema": {"type": "object", "title": "x" * 11_000_000}}, TOOL]
+    },
     "lists_one_cursor": {"nextCursor": "again"},
 }
 """Fields of its list of tools, by HOW."""

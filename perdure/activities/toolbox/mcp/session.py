@@ -235,7 +235,7 @@ class McpSession:
         """
         wire.left_out.clear()
         try:
-            listed = tuple(await asyncio.wait_for(list_tools(client.session), self.server.start_seconds))
+            listed = tuple(await asyncio.wait_for(list_tools(client.session, wire.left_out), self.server.start_seconds))
             known = self._connection.offer if self._connection is not None else None
             broken = dict(wire.left_out)
             if known is not None and (known.listed, known.broken) == (listed, broken):

@@ -48,6 +48,8 @@ _ANSWER_TYPES = ("application/json", "text/event-stream")
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
 """The status for a request that got no answer."""
+_LIST_BYTES = 64 * 1024 * 1024
+"""Limit of a page of tools, and of the answer of any other request that is not a call."""
 _UNLIMITED_BYTES = 2**62
 """Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
@@ -65,7 +67,7 @@ LOG_SECONDS = 10.0
 
 @asynccontextmanager
 async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outbound: Outbound) -> AsyncIterator[Any]:
-    """Opens the two streams of the library's client. The limit of an answer is `answer_bytes` of `outbound`."""
+    """Opens the two streams of the library's client. The limit of a call's answer is `answer_bytes` of `outbound`."""
     # No read timeout: each call has its own, and a response can be a stream that stays open during the call.
     timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
     all_headers = {**headers, "accept-encoding": "identity"}
@@ -86,7 +88,9 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         note = self._note_of(await request.aread())
         if note is not None:
             note.sent = True
-        call = Call() if request.method == "POST" else Call(stream_bytes=_UNLIMITED_BYTES)
+        call = Call(answer_bytes=note.answer_bytes if note is not None else None)
+        if request.method != "POST":
+            call = Call(stream_bytes=_UNLIMITED_BYTES)
         try:
             with calling(call):
                 response = await self._inner.handle_async_request(request)
@@ -129,7 +133,7 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             return None
         note, request_id = self._wire.note(message), message.get("id")
         if note is None and isinstance(request_id, int | str) and "method" in message:
-            note = Note(request_id=request_id, max_body_bytes=MAX_MESSAGE_BYTES)
+            note = Note(request_id=request_id, max_body_bytes=MAX_MESSAGE_BYTES, answer_bytes=_LIST_BYTES)
             self._wire.others[request_id] = note
             if len(self._wire.others) > _MAX_OTHERS:  # those that were given up have no answer
                 self._wire.others.pop(next(iter(self._wire.others)))
