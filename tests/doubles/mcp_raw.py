@@ -90,6 +90,9 @@ _PAGES: dict[str, dict[str, Any]] = {
     "lists_number_as_cursor": {"nextCursor": 5},
     "lists_wrong_meta": {"_meta": 7, "ttlMs": "soon"},
     "lists_nulls": {"nextCursor": None, "_meta": None, "tools": [TOOL | {"title": None, "annotations": None}]},
+    "lists_large": {
+        "tools": [TOOL | {"name": "bad", "inputSchema": {"type": "object", "title": "x" * 11_000_000}}, TOOL]
+    },
     "lists_one_cursor": {"nextCursor": "again"},
 }
 """Fields of its list of tools, by HOW."""
@@ -115,6 +118,9 @@ _LINES = {
     "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
     "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
     "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',
+    "pretty": '{\n  "id": NUMBER,\n  "jsonrpc": "2.0",\n  "result":\n  {\n    "content": [TEXT]\n  }\n}\n'.replace(
+        "TEXT", json.dumps(GOOD["content"][0], indent=2)
+    ),
     "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
 }
 

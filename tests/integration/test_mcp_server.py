@@ -183,6 +183,7 @@ async def test_an_http_error_ends_the_call_at_once_with_the_servers_words(tmp_pa
         ("id_is_float", "pressed"),
         ("id_is_text", "pressed"),
         ("long_integer", {"content": []}),
+        ("pretty", "pressed"),
     ],
 )
 async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
@@ -219,7 +220,7 @@ async def test_an_unusable_server_is_reported_in_its_own_words(
             await press_over_http(tmp_path, how)
 
 
-BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor"]
+BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large"]
 
 
 @pytest.mark.parametrize("how", BAD_PAGES)
@@ -231,7 +232,7 @@ async def test_what_is_wrong_in_a_page_of_tools_costs_only_itself(
     assert await press_over_http(tmp_path, f"lists_{how}") == "pressed"
     listed = (await raw.session.connection()).offer
     assert [tool.tool for tool in listed.tools.values()] == ["press"]
-    assert len(listed.left_out) == (how in ("deep_schema", "long_integer"))
+    assert len(listed.left_out) == (how in ("deep_schema", "long_integer", "large"))
 
 
 @pytest.mark.parametrize(

@@ -47,15 +47,17 @@ _ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNOR
 _AFTER_KEY = re.compile(
     r"\b((?:key|token|password|secret|authorization)\b[^:=.]{0,24}[:=](?!//)\s*|bearer\s+)\S+", re.IGNORECASE
 )
-_EMAIL = re.compile(r"\S+@\S+\.\S+")
-_URL_WITH_MORE = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*[@?#]\S*", re.IGNORECASE)
+_EMAIL = re.compile(r"(?<!\S)\S[^\s@]*+@\S+?\.\S+")
+_URL_WITH_MORE = re.compile(r"\b[a-z][a-z0-9+.-]{0,31}://\S*?[@?#]\S*", re.IGNORECASE)
 """Credentials, a query or a fragment."""
-_KEY = re.compile(r"\S*\*{2,}\S*|\b(?:sk|pk|rk|xai|gsk|hf|ghp|xox[a-z]|AKIA|AIza|eyJ)[-_A-Za-z0-9]{6,}\S*")
+_KEY = re.compile(r"(?<!\S)\S*?\*{2,}\S*|\b(?:sk|pk|rk|xai|gsk|hf|ghp|xox[a-z]|AKIA|AIza|eyJ)[-_A-Za-z0-9]{6,}\S*")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _QUOTES = {"'": "'", '"': '"', "`": "`", "“": "”", "‘": "’", "«": "»", "„": "“"}
 _AROUND = "".join({*_QUOTES, *_QUOTES.values(), *".,;:()[]"})
 """The characters around a name in a sentence."""
 _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
+_MAX_READ_CHARACTERS = 5_000
+"""The rest of a text is not read. The time grows faster than its length."""
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
 
 
@@ -87,6 +89,8 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
             text = text.replace(secret, MASK)
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
+    if len(text) > _MAX_READ_CHARACTERS:
+        text = text[:_MAX_READ_CHARACTERS].rpartition(" ")[0] or text[:_MAX_READ_CHARACTERS]
     text = _BRACES.sub(f"{{{MASK}}}", text)
     text = _masked_quotations(text, request.names)
     text = _masked_content(text, request)

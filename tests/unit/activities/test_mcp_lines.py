@@ -1,4 +1,4 @@
-"""Lines that are too long are passed over, and it is told whose answers they were."""
+"""Lines that are too long are passed over, and it is told whose answers they were. Those of one message are joined."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.toolbox.mcp import transports
+from perdure.activities.toolbox.mcp import lines as mcp_lines
 from perdure.activities.toolbox.mcp.answers import UnmatchedLine
-from perdure.activities.toolbox.mcp.transports import SkippedLine, lines
+from perdure.activities.toolbox.mcp.lines import SkippedLine, joined_lines
 
 LIMIT_BYTES = 600
 LONG = "x" * 2_000
@@ -31,7 +31,7 @@ async def lines_of(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | Skip
 
     feeding = asyncio.create_task(feed())
     try:
-        return [line async for line in lines(stream)]
+        return [line async for line in joined_lines(stream)]
     finally:
         await feeding
 
@@ -63,7 +63,7 @@ async def test_any_other_line_is_unreadable(message: Any) -> None:
 
 
 async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "MAX_SKIPPED_BYTES", 4_000)
+    monkeypatch.setattr(mcp_lines, "MAX_SKIPPED_BYTES", 4_000)
     begun = b'{"id": 7, "result": "'
     assert await lines_of(begun + b"x" * 3_000 + b"\n") == [SkippedLine(7)]
     assert await lines_of(begun + b"x" * 3_000) == [], "the connection broke off in it, which says enough"
@@ -83,3 +83,48 @@ async def test_lines_stay_whole_and_in_order_however_their_bytes_arrive(sizes: A
         texts.append(json.dumps(message).encode() + b"\n")
         wanted.append(SkippedLine(number) if len(texts[-1]) > LIMIT_BYTES + 1 else texts[-1])
     assert await lines_of(b"".join(texts), tuple(cuts)) == wanted
+
+
+PLAIN = b'{"jsonrpc": "2.0", "id": 8, "result": {"a": [1,\n'
+WHOLE = b'{"jsonrpc": "2.0", "id": 9, "result": {}}\n'
+BROKEN = b'{"jsonrpc": "2.0", "id": 9, "result": {"content": pressed}}\n'
+
+
+@pytest.mark.parametrize("parts", [
+    *([b"\xef\xbb\xbf{\r\n", b'"id": 7}\r\n'], [PLAIN, b"{\n", b"}]}}\n"]),
+    *([PLAIN], [b"{ starts,\n"], [b"{ user: [\n", b"  'a\"b', 'x'\n"]),
+    [PLAIN, b"  " + WHOLE, b"]}}\n"],
+])  # fmt: skip
+@pytest.mark.parametrize("after", [WHOLE, BROKEN, b'{"id": 7, "result": "' + b"x" * 2_000 + b'"}\n'])
+async def test_lines_of_one_message_are_joined_until_its_end_or_another(parts: list[bytes], after: bytes) -> None:
+    after_joined = SkippedLine(7) if len(after) > LIMIT_BYTES else after
+    assert await lines_of(b"".join([WHOLE, *parts, after, WHOLE])) == [WHOLE, b"".join(parts), after_joined, WHOLE]
+
+
+@pytest.mark.parametrize("line", [BROKEN, b'{"id": 7, "result": "Dear all,\n', b'{"id": 7},\n', b"[{\n", b"{}}\n"])
+async def test_a_broken_line_is_not_held(line: bytes) -> None:
+    assert await lines_of(line + b"x\n") == [line, b"x\n"]
+
+
+async def test_a_joined_message_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_lines, "MAX_MESSAGE_BYTES", 2_000)
+    monkeypatch.setattr(mcp_lines, "MAX_SKIPPED_BYTES", 8_000)
+    many = b'{\n"id": 7,\n"result": [\n' + b"1,\n" * 1_000
+    assert await lines_of(many + b"1]\n}\nx\n") == [SkippedLine(7), b"x\n"]
+    assert await lines_of(PLAIN) == [PLAIN.rstrip()], "the stream ended in it"
+    for endless in (many + b"1,\n" * 4_000, b"{,\n" * 1_000 + WHOLE):
+        with pytest.raises(UnmatchedLine):
+            await lines_of(endless)
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.text(max_size=9) | st.integers(),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=9), each, max_size=3),
+)
+
+
+@given(VALUES, st.integers(0, 3), st.booleans())
+async def test_a_message_with_indentation_is_read_whole(value: Any, indent: int, ascii_only: bool) -> None:
+    message = json.dumps({"id": 7, "result": value}, indent=indent, ensure_ascii=ascii_only) + "\n"
+    text = message.encode(errors="replace")
+    assert await lines_of(text + WHOLE) == [text, WHOLE]

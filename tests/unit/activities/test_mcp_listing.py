@@ -11,6 +11,7 @@ from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 from perdure.activities.toolbox.mcp import listing
 from perdure.activities.toolbox.mcp.listing import (
     MAX_SCHEMA_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
     MAX_TOOLS,
     list_tools,
     offer_of,
@@ -112,26 +113,41 @@ def test_a_tools_settings_override_its_servers_and_its_key_argument_is_hidden() 
 
 
 class Pages:
-    """A session whose server lists one tool a page, each with so long a description."""
+    """A session whose server lists one tool a page, each with such fields."""
 
-    def __init__(self, characters: int, last: int = 1_000) -> None:
-        self._characters, self._last = characters, last
+    def __init__(self, last: int = 1_000, **fields: Any) -> None:
+        self._last, self._fields = last, {"input_schema": {"type": "object"}, **fields}
         self.asked = 0
+        self.faults: dict[str, str] = {}
 
     async def list_tools(self, *, params: PaginatedRequestParams) -> ListToolsResult:
         self.asked += 1
-        tool = Tool(name=f"t{self.asked}", description="x" * self._characters, input_schema={"type": "object"})
+        tool = Tool(name=f"t{self.asked}", **self._fields)
         return ListToolsResult(tools=[tool], next_cursor=None if self.asked == self._last else str(self.asked))
+
+    async def listed(self) -> list[McpToolListing]:
+        return await list_tools(cast(ClientSession, self), self.faults)
 
 
 async def test_pages_are_read_until_the_last_or_a_limit() -> None:
-    assert [tool.name for tool in await list_tools(cast(ClientSession, Pages(10, last=3)))] == ["t1", "t2", "t3"]
-    endless = Pages(10)
-    assert len(await list_tools(cast(ClientSession, endless))) == endless.asked == 50
+    assert [tool.name for tool in await Pages(3).listed()] == ["t1", "t2", "t3"]
+    endless = Pages()
+    assert len(await endless.listed()) == endless.asked == 50 and not endless.faults
 
 
-async def test_pages_that_are_too_large_together_are_refused() -> None:
-    pages = Pages(5 * 1024 * 1024)
-    with pytest.raises(ValueError):
-        await list_tools(cast(ClientSession, pages))
-    assert pages.asked == 4
+async def test_of_pages_that_are_too_large_together_the_tools_that_fit_are_kept() -> None:
+    pages = Pages(input_schema={"type": "object", "title": "x" * 1_000_000})
+    assert len(await pages.listed()) == 16 and pages.asked == 17 and [*pages.faults] == ["t17"]
+
+
+@pytest.mark.parametrize(("fields", "kept"), [
+    ({"title": "x" * MAX_TEXT_CHARACTERS, "description": "x" * MAX_TEXT_CHARACTERS}, [MAX_TEXT_CHARACTERS] * 2),
+    ({"title": "x" * 17_000_000, "description": "x" * 17_000_000}, [MAX_TEXT_CHARACTERS] * 2),
+    ({"icons": [{"src": "x" * 2_000_000}]}, [0, 0]),
+    ({"input_schema": {"type": "object", "title": "x" * 2_000_000}}, []),
+    ({"output_schema": {"type": "object", "title": "x" * 2_000_000}}, []),
+])  # fmt: skip
+async def test_a_large_tool_costs_only_itself(fields: dict[str, Any], kept: list[int]) -> None:
+    pages = Pages(1, **fields)
+    assert [len(text) for tool in await pages.listed() for text in (tool.title, tool.description)] == kept
+    assert bool(pages.faults) == (len(str(fields)) > 50_000 and "icons" not in fields)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpServer, McpToolListing
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MAX_PAGES = 50
 _MAX_BYTES = 16 * 1024 * 1024
-"""Limit of all pages together, because the result stays in memory as long as the session."""
+"""Limit of all tools together, because they stay in memory as long as the session."""
+_MAX_TOOL_BYTES = 1024 * 1024
+MAX_TEXT_CHARACTERS = 20_000
+"""Limit of a tool's title and of its description; a longer one is cut."""
 MAX_TOOLS = 500
 """Maximum number of tools of one server; further tools are left out."""
 MAX_SCHEMA_CHARACTERS = 32 * 1024
@@ -32,34 +36,64 @@ MAX_SCHEMA_DEPTH = 64
 MAX_DESCRIPTION_CHARACTERS = 4_000
 NOTHING_BROKEN: Mapping[str, str] = MappingProxyType({})
 _NAME_CHARACTERS = 64
+_SHOWN_CHARACTERS = 80
 _DIGEST_CHARACTERS = 8
 
 
-async def list_tools(session: "ClientSession") -> list[McpToolListing]:
-    """Returns the tools that the server lists, page by page, up to the limits on pages and tools.
+async def list_tools(session: "ClientSession", faults: dict[str, str]) -> list[McpToolListing]:
+    """Returns the tools that the server lists, page by page, up to the limits on pages, tools and bytes.
 
-    Raises: MCPError; ValueError if a page cannot be read, or if the pages are too large together.
+    A tool that is cut or left out because of its size is added to `faults`, with the reason.
+
+    Raises: MCPError; ValueError if a page cannot be read.
     """
     from mcp_types import PaginatedRequestParams
 
-    listings: list[McpToolListing] = []
+    kept = _Kept(faults)
     cursor: str | None = None
-    size = 0
     seen: set[str] = set()
     for _ in range(_MAX_PAGES):
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
-        size += sum(len(tool.model_dump_json()) for tool in page.tools)
-        if size > _MAX_BYTES:
-            raise ValueError(f"the tool list exceeds {_MAX_BYTES} bytes")
-        listings += [listing_of(tool) for tool in page.tools]
+        for tool in page.tools:
+            kept.add(listing_of(tool))
         cursor = page.next_cursor
-        if not cursor or len(listings) > MAX_TOOLS:
+        if not cursor or len(kept.tools) > MAX_TOOLS or kept.beyond:
             break
         if cursor in seen:
             _log.warning("mcp_list_repeats", why="the server repeats a page of its tools", cursor=cursor[:80])
-            return [tool for number, tool in enumerate(listings) if tool not in listings[:number]]
+            return [tool for number, tool in enumerate(kept.tools) if tool not in kept.tools[:number]]
         seen.add(cursor)
-    return listings
+    return kept.tools
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The tools of the pages that were read, up to the limits in bytes."""
+
+    faults: dict[str, str]
+    tools: list[McpToolListing] = field(default_factory=list)
+    beyond: list[str] = field(default_factory=list)
+    """The names of the tools that exceed the limit of all tools together."""
+    _size: int = 0
+
+    def add(self, tool: McpToolListing) -> None:
+        """Adds a tool, unless it is too large. Cuts its title and its description."""
+        name = tool.name[:_SHOWN_CHARACTERS]
+        for part, text in (("title", tool.title), ("description", tool.description)):
+            if len(text) > MAX_TEXT_CHARACTERS:
+                self.faults[name] = f"has a {part} of {len(text)} characters, of which {MAX_TEXT_CHARACTERS} are kept"
+                tool = tool.model_copy(update={part: text[:MAX_TEXT_CHARACTERS]})
+        size = len(to_json([tool, tool.output]))
+        if size > _MAX_TOOL_BYTES:
+            self.faults[name] = f"exceeds {_MAX_TOOL_BYTES} bytes and is left out"
+        elif self._size + size > _MAX_BYTES:
+            self.beyond.append(name)
+            self.faults[self.beyond[0]] = (
+                f"is left out: the list exceeds {_MAX_BYTES} bytes (tools left out: {len(self.beyond)})"
+            )
+        else:
+            self._size += size
+            self.tools.append(tool)
 
 
 def listing_of(tool: "Tool") -> McpToolListing:
@@ -121,11 +155,11 @@ class Offer:
     tools: Mapping[str, OfferedTool]
     """Tools by the names of their cards, in the server's order."""
     left_out: tuple[str, ...] = ()
-    """A sentence for each tool that cannot be offered although its toolset is."""
+    """A sentence for each tool that cannot be offered although its toolset is, or that is cut."""
     listed: tuple[McpToolListing, ...] = ()
     """The listed tools from which the offer was made."""
     broken: Mapping[str, str] = field(default_factory=dict)
-    """Other tools of the list, which break the protocol, each with the reason."""
+    """Tools of the list that break the protocol or are too large, each with the reason."""
 
     @property
     def cards(self) -> tuple[ToolCard, ...]:
@@ -135,7 +169,7 @@ class Offer:
 
 def offer_of(server: McpServer, listed: Iterable[McpToolListing], broken: Mapping[str, str] = NOTHING_BROKEN) -> Offer:
     """Returns the offer of `server` for the tools that it lists. `broken` are tools of the list that break the
-    protocol, with the reasons: each costs only itself.
+    protocol or are too large, with the reasons: each costs only itself.
 
     Names are adapted, schemas are reduced, and unusable tools are left out. A card's version is the digest of
     everything the server lists about the tool and the app declares about the server. Any change makes a new version,
@@ -157,7 +191,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing], broken: Mappin
         if name in tools:
             reason = f"has the same name as {tools[name].tool[:80]!r} here, {name}"
         if reason:
-            left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {reason}")
+            left_out.append(f"{server.name}: the tool {tool.name[:_SHOWN_CHARACTERS]!r} {reason}")
             continue
         treatment = treatment_of(server, tool)
         output = tool.output if tool.output and not _schema_fault(tool.output) else None

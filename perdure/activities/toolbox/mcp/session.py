@@ -204,6 +204,7 @@ class McpSession:
     async def _connect(self) -> Connection:
         wire = Wire()
         connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        connected.add_done_callback(lambda future: future.cancelled() or future.exception())
         streams = checked_streams(self._streams(wire), wire)
         keeper = asyncio.create_task(_hold_open(streams, wire, connected))
         try:
@@ -211,8 +212,6 @@ class McpSession:
             wire.protocol = client.protocol_version
             offer = await self._list_offer(client, wire)
         except BaseException as error:
-            if connected.done():
-                connected.exception()
             await _disconnect(wire, keeper)
             if isinstance(error, asyncio.CancelledError) or (isinstance(error, Unreachable) and wire.exit_code is None):
                 raise
@@ -235,7 +234,7 @@ class McpSession:
         """
         wire.left_out.clear()
         try:
-            listed = tuple(await asyncio.wait_for(list_tools(client.session), self.server.start_seconds))
+            listed = tuple(await asyncio.wait_for(list_tools(client.session, wire.left_out), self.server.start_seconds))
             known = self._connection.offer if self._connection is not None else None
             broken = dict(wire.left_out)
             if known is not None and (known.listed, known.broken) == (listed, broken):

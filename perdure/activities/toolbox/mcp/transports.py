@@ -14,7 +14,7 @@ import signal
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,33 +26,30 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from perdure.activities.toolbox.mcp.answers import (
-    ANSWER_START,
-    EXCERPT_BYTES,
     Inbound,
     UnmatchedLine,
     error_message,
     is_for_nobody,
     mend_halves,
     parse_messages,
-    request_id_of,
     unread_answer,
     whole_escapes,
 )
 from perdure.activities.toolbox.mcp.events import Events
+from perdure.activities.toolbox.mcp.lines import MAX_MESSAGE_BYTES, SkippedLine, joined_lines
 from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
 from perdure.egress.httpx2_transport import Transport2
 
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""The largest line of a process and the largest event of a stream that is read. A larger one ends the call that it
-answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
 _CONNECT_SECONDS = 5.0
 _ANSWER_TYPES = ("application/json", "text/event-stream")
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
 """The status for a request that got no answer."""
+_LIST_BYTES = 64 * 1024 * 1024
+"""Limit of a page of tools, and of the answer of any other request that is not a call."""
 _UNLIMITED_BYTES = 2**62
 """Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
@@ -66,12 +63,11 @@ _POLL_SECONDS = 0.01
 MAX_LOG_BYTES = 1024 * 1024
 LOG_SECONDS = 10.0
 """Seconds between checks of the size of a server's standard error."""
-MAX_SKIPPED_BYTES = 8 * MAX_MESSAGE_BYTES
 
 
 @asynccontextmanager
 async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outbound: Outbound) -> AsyncIterator[Any]:
-    """Opens the two streams of the library's client. The limit of an answer is `answer_bytes` of `outbound`."""
+    """Opens the two streams of the library's client. The limit of a call's answer is `answer_bytes` of `outbound`."""
     # No read timeout: each call has its own, and a response can be a stream that stays open during the call.
     timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
     all_headers = {**headers, "accept-encoding": "identity"}
@@ -92,7 +88,9 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
         note = self._note_of(await request.aread())
         if note is not None:
             note.sent = True
-        call = Call() if request.method == "POST" else Call(stream_bytes=_UNLIMITED_BYTES)
+        call = Call(answer_bytes=note.answer_bytes if note is not None else None)
+        if request.method != "POST":
+            call = Call(stream_bytes=_UNLIMITED_BYTES)
         try:
             with calling(call):
                 response = await self._inner.handle_async_request(request)
@@ -135,7 +133,7 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
             return None
         note, request_id = self._wire.note(message), message.get("id")
         if note is None and isinstance(request_id, int | str) and "method" in message:
-            note = Note(request_id=request_id, max_body_bytes=MAX_MESSAGE_BYTES)
+            note = Note(request_id=request_id, max_body_bytes=MAX_MESSAGE_BYTES, answer_bytes=_LIST_BYTES)
             self._wire.others[request_id] = note
             if len(self._wire.others) > _MAX_OTHERS:  # those that were given up have no answer
                 self._wire.others.pop(next(iter(self._wire.others)))
@@ -218,9 +216,11 @@ async def stdio_streams(
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Inbound], MemoryObjectSendStream[SessionMessage]]]:
     """Starts the process and yields the two streams of the library's client. The process ends with the block.
 
-    Standard input and output have one message a line. Unlike the library's transport, this one reads no line longer
-    than `MAX_MESSAGE_BYTES`. If a line answers a call but is invalid or too long, that call ends at once instead of at
-    its timeout. Other calls continue. Raises: OSError if the process cannot be started.
+    Standard input and output have one message a line; one that is spread over several lines is read too. Unlike the
+    library's transport, this one reads no message longer than `MAX_MESSAGE_BYTES`. If a line answers a call but is
+    invalid or too long, that call ends at once instead of at its timeout. Other calls continue.
+
+    Raises: OSError if the process cannot be started.
     """
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     child.log.write_bytes(b"")
@@ -261,7 +261,7 @@ async def _read_lines(
     assert process.stdout is not None
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
-            async for line in lines(process.stdout):
+            async for line in joined_lines(process.stdout):
                 for message in [_too_long(line, wire)] if isinstance(line, SkippedLine) else parse_messages(line):
                     await inbound.send(message)
             wire.has_eof = True
@@ -273,7 +273,7 @@ async def _read_lines(
             inbound.close()
 
 
-def _too_long(line: "SkippedLine", wire: Wire) -> SessionMessage:
+def _too_long(line: SkippedLine, wire: Wire) -> SessionMessage:
     """Returns the start of the line as the answer of a call. For any other request it is an error."""
     note = wire.note_of(line.request_id)
     if note is None:
@@ -340,40 +340,3 @@ async def _has_exited(process: asyncio.subprocess.Process, seconds: float) -> bo
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedLine:
-    """A skipped line."""
-
-    request_id: int | str
-    """The id of the request that it answers."""
-    start: bytes = field(default=b"", compare=False)
-
-
-async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | SkippedLine]:
-    """Yields the lines until the stream ends. The stream's limit is the longest line.
-
-    A line that is too long is skipped, so that later lines still count. The call that it answers is read from its first
-    and last bytes. This is exact for the ways in which servers write an answer: `id` comes before the result, or is the
-    last field except for `jsonrpc`. Any other line cannot be matched to a call.
-
-    Raises: UnmatchedLine.
-    """
-    head, tail, skipped_bytes = b"", b"", 0
-    while True:
-        try:
-            line = await stream.readuntil()
-        except asyncio.LimitOverrunError as overrun:
-            piece = await stream.readexactly(overrun.consumed)
-            head, tail = head or piece[:EXCERPT_BYTES], piece[-EXCERPT_BYTES:]
-            skipped_bytes += len(piece)
-            if skipped_bytes > MAX_SKIPPED_BYTES or not ANSWER_START.match(head):
-                raise UnmatchedLine from None
-            continue
-        except asyncio.IncompleteReadError as end:
-            line = b"" if skipped_bytes else end.partial
-        if not line:
-            return
-        yield SkippedLine(request_id_of(head, tail + line), head) if skipped_bytes else line
-        head, tail, skipped_bytes = b"", b"", 0

@@ -35,6 +35,8 @@ class Note:
     body: bytearray = field(default_factory=bytearray)
     """The start of a response over HTTP, at most `max_body_bytes`."""
     max_body_bytes: int = MAX_BODY_BYTES
+    answer_bytes: int | None = None
+    """Limit of the response over HTTP; None: that of the server's answers."""
     event_id: str = ""
     """The id of the last event of a stream. The library resumes a broken stream from it."""
 
@@ -69,7 +71,7 @@ class Wire:
     protocol: str = "2025-11-25"
     """The version of the protocol that client and server use."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Listed tools that break the protocol, with the reason, which follows the name."""
+    """Listed tools that break the protocol or are too large, with the reason, which follows the name."""
 
     def note(self, message: Mapping[str, Any]) -> Note | None:
         """Returns the note of the call in this message, or None if the message is not a recorded call."""

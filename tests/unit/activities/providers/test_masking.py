@@ -50,6 +50,8 @@ def test_a_sentence_keeps_its_reason_and_loses_its_content(said: str, shown: str
 def test_known_secrets_and_long_sentences_are_cut() -> None:
     assert mask("the key is hunter2, as in hunter22", RequestTexts(("hunter2", ""))) == "the key is …, as in …2"
     assert len(mask("word " * 200)) == MAX_SENTENCE_CHARACTERS
+    for part in ("x", "x@", "a://", "'"):
+        assert len(mask(part * 500_000)) <= MAX_SENTENCE_CHARACTERS, "in bounded time"
 
 
 @given(st.text(alphabet="abc '\"`{}\n", min_size=1), st.sampled_from("'\"`"))
