@@ -1,13 +1,15 @@
-"""Text from outside as the pages draw it, and times."""
+"""Text from outside and times as the pages draw them, and forms as they are posted: read within limits, or refused."""
 
 import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.pages.render import brief, moment, since, until, visible
+from perdure.pages.request import MAX_FORM_BYTES, PageProblem, read_form
 
 
 @pytest.mark.parametrize(("text", "drawn"), [
@@ -41,3 +43,38 @@ def test_times_are_shown_in_full_and_relative() -> None:
     assert 'data-updated="until"' in left and "2 h" in left and 'data-updated="since"' in gone and "3 min" in gone
     assert re.fullmatch(r"\D+", until(now - timedelta(seconds=1)).partition(">")[2]), "nothing is left to count"
     assert since(None) == moment(None) == until(None) == ""
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def posted(body: bytes, kind: str = FORM) -> Request:
+    pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)] or [b""]
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    return Request({"type": "http", "method": "POST", "headers": [(b"content-type", kind.encode())]}, receive)
+
+
+async def test_fields_come_in_their_order_blank_ones_included() -> None:
+    form = await read_form(posted(b"a=1&b=&a=%202+&c=x%0D%0Ay"))
+    assert form.all("a") == ["1", " 2 "]
+    assert (form.get("a"), form.get("b", "-"), form.get("z", "-")) == ("1", "", "-")
+    assert (form.raw("c"), form.raw("z")) == ("x\ny", None)
+
+
+@pytest.mark.parametrize(("body", "kind", "status"), [
+    (b"a=1", "text/plain", 415),
+    (b"a=1", "application/json", 415),
+    (b"a=%ff", FORM, 400),
+    ("a=é".encode(), FORM, 400),
+    (b"&".join([b"a=1"] * 2_001), FORM, 400),
+    (b"a=%00", FORM, 422),
+    (b"a=" + b"x" * MAX_FORM_BYTES, FORM, 413),
+    (b"a=" + b"x" * 10_000_000, FORM, 413),
+])  # fmt: skip
+async def test_a_foreign_form_is_refused(body: bytes, kind: str, status: int) -> None:
+    with pytest.raises(PageProblem) as refused:
+        await read_form(posted(body, kind))
+    assert refused.value.status == status

@@ -1,10 +1,13 @@
-"""What a provider's server sends, adapted to its client."""
+"""What a provider's server sends, adapted to its client; the signed thinking of a stream, joined or dropped as a
+whole."""
 
 import json
+from types import SimpleNamespace as Chunk
 from typing import Any
 
 import pytest
 
+from perdure.activities.providers.thinking import MAX_SIGNED_CHARACTERS, SignedThinking, ThinkingReader
 from perdure.activities.providers.wire import LineEnds, StreamAdapter, WholeAnswer, as_stream
 
 TEXT = "a\u2028b\u2029\u0085é\u2027\u20ac\u0086 \U0001f600"
@@ -115,3 +118,36 @@ def test_a_message_of_anthropic_becomes_its_stream_and_another_body_stays() -> N
     assert error == b'data: {"error": {"message": "down"}}\n\n'
     for other in (b"", b"[]", b"{", b'{"choices": []}', b"<html>"):
         assert as_stream(other) == other
+
+
+CLAUDE = "anthropic/claude-sonnet-4-5"
+WHERE, THERE, SIGNED = {"thinking": "Where? "}, {"thinking": "There."}, {"signature": "s1"}
+HIDDEN = {"type": "redacted_thinking", "data": "d1"}
+BLOCK = {"type": "thinking", "thinking": "Where? There.", "signature": "s1"}
+EMPTY = {"type": "thinking", "thinking": "", "signature": "s1"}
+
+
+@pytest.mark.parametrize(("pieces", "blocks"), [
+    ([WHERE, THERE, SIGNED], [BLOCK]),
+    ([WHERE, THERE, SIGNED, WHERE, THERE, SIGNED], [BLOCK, BLOCK]),
+    ([HIDDEN, WHERE, THERE, SIGNED, HIDDEN], [HIDDEN, BLOCK, HIDDEN]),
+    ([SIGNED], [EMPTY]),
+    ([], None),
+    ([WHERE], None),
+    ([WHERE, HIDDEN], None),
+    ([{"thinking": "a \ud83d"}, SIGNED], None),
+    ([{"thinking": "\ud83d"}, {"thinking": "\ude00"}, SIGNED], [{**EMPTY, "thinking": "\U0001f600"}]),
+        ([{"thinking": 1}, SIGNED], None),
+    (["x", SIGNED], None),
+    ([{"thinking": "x" * MAX_SIGNED_CHARACTERS}, SIGNED], None),
+])  # fmt: skip
+def test_thinking_is_kept_whole_with_its_signature_or_not_at_all(pieces: list[Any], blocks: Any) -> None:
+    found = {}
+    for model in (CLAUDE, "gemini/gemini-3-pro"):
+        reader = ThinkingReader(model)
+        for empty in (Chunk(), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])):
+            reader.add(empty)
+        for piece in pieces:
+            reader.add(Chunk(choices=[Chunk(delta=Chunk(thinking_blocks=[piece]))]))
+        found[model] = reader.result()
+    assert [*found.values()] == [SignedThinking(CLAUDE, tuple(blocks)) if blocks else None, None]
