@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +28,7 @@ import httpx
 from tests.acceptance import evidence
 from tests.acceptance.counted_model import COUNTED, counted_stack, spoken, tool_steps
 from tests.acceptance.evidence import Target, Wanted
-from tests.acceptance.outcome import TABLE_HEAD, Outcome
+from tests.acceptance.machine import quantile
 from tests.acceptance.running import WORKERS, RunningStack
 from tests.acceptance.turns import Turns
 from tests.doubles.providers.requests import Seen
@@ -35,11 +36,37 @@ from tests.doubles.providers.script import Step
 from tests.doubles.providers.server import ProviderDouble
 from tests.eventually import until
 
+TABLE_HEAD = """\
+| killed while | turns | right | model requests in attempts | workers back s | p50 s | p95 s | max s |
+|---|---|---|---|---|---|---|---|"""
 TEXT = " ".join(f"word{number}" for number in range(40))
 WORD_SECONDS = 0.05
 """The call that is made again takes 2 s of the times."""
 SLOW_WORD_SECONDS = 2.0
 """The killed call would take 80 s, so that it still streams on a busy machine."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    point: str
+    turns: int
+    requests: int = 0
+    """The requests that the provider got."""
+    attempts: int = 0
+    killed_at: float = 0.0
+    """The time of the wall clock."""
+    back_seconds: float = 0.0
+    """Seconds from the kill until new workers were ready: the times of the turns start there."""
+    seconds: list[float] = field(default_factory=list)
+    """Per turn that ended."""
+    faults: list[str] = field(default_factory=list)
+    """The broken promises, each with its turn before the colon."""
+
+    def row(self) -> str:
+        held = self.turns - len({fault.split(":")[0] for fault in self.faults})
+        cells = [self.point, self.turns, held, f"{self.requests} in {self.attempts}"]
+        times = [self.back_seconds, *(quantile(self.seconds, share) for share in (0.5, 0.95, 1.0))]
+        return f"| {' | '.join(map(str, cells))} | {' | '.join(f'{seconds:.1f}' for seconds in times)} |"
 
 
 class Matrix:

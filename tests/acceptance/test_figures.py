@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.examples.charts.tools import _design, _solver
-from tests.acceptance.machine import LOADED, Others
-from tests.acceptance.outcome import quantile
+from tests.acceptance.machine import LOADED, Others, quantile
 from tests.acceptance.running import RunningStack, running
 from tests.acceptance.turns import Turns
 from tests.scale import sized

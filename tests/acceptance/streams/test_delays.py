@@ -19,8 +19,7 @@ import yaml
 from perdure.client import AsyncClient
 from perdure.local.ports import free_port
 from tests.acceptance.counted_model import COUNTED, KEY_ENVIRON, write_app
-from tests.acceptance.machine import LOADED, Others
-from tests.acceptance.outcome import quantile
+from tests.acceptance.machine import LOADED, Others, quantile
 from tests.acceptance.running import ROOT, running
 from tests.acceptance.streams.conftest import SLOW, USUAL, Speaking
 from tests.acceptance.streams.following import Followed, begin, follow, words
