@@ -8,8 +8,9 @@
 | opaque | the same at a target that knows no keys | worker-turns; then a person settles it |
 
 The agent's model is reached through LiteLLM over HTTP at the provider double, so requests are counted by who got them.
-Every turn must be in flight after the kill and before the restart, and end as evidence.py demands. Times are from the
-new workers' readiness (opaque: from the settling) to the turn's end, by its own `ended_at`.
+Every turn must be in flight after the kill and before the restart, and end with the promises that are checked at
+provider and target; the functions `of_` return their faults. Times are from the new workers' readiness (opaque: from
+the settling) to the turn's end, by its own `ended_at`.
 """
 
 import argparse
@@ -18,19 +19,19 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from tests.acceptance import evidence
 from tests.acceptance.counted_model import COUNTED, counted_stack, spoken, tool_steps
-from tests.acceptance.evidence import Target, Wanted
 from tests.acceptance.machine import quantile
 from tests.acceptance.running import WORKERS, RunningStack
-from tests.acceptance.turns import Turns
+from tests.acceptance.turns import Happened, Turns
 from tests.doubles.providers.requests import Seen
 from tests.doubles.providers.script import Step
 from tests.doubles.providers.server import ProviderDouble
@@ -44,6 +45,92 @@ WORD_SECONDS = 0.05
 """The call that is made again takes 2 s of the times."""
 SLOW_WORD_SECONDS = 2.0
 """The killed call would take 80 s, so that it still streams on a busy machine."""
+TOOL_TURN = ("user", "assistant", "tool", "assistant")
+SPOKEN_TURN = ("user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    message: str
+    answer: str
+    kind: str = ""
+    """The effect's kind in the target's ledger: `refund`, `note`, or empty for a turn without one."""
+    order: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"/{self.kind}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The payments service's own ledger, and the requests that reached it."""
+
+    effects: Sequence[dict[str, Any]]
+    requests: Sequence[dict[str, Any]]
+
+
+def of_provider(turn: dict[str, Any], events: Sequence[Happened], requests: Sequence[Seen]) -> Iterator[str]:
+    """Checks that there are at most as many requests as attempts, none after the settle, and one settle per call."""
+    asked = [seen for seen in requests if seen.idempotency_key.startswith(turn["turn_id"] + ".")]
+    begun = Counter(event.call_id for event in events if event.kind == "generation.start")
+    settled = Counter(event.call_id for event in events if event.kind == "generation.complete")
+    if not asked:
+        yield "its model was never asked"
+    if len(asked) > turn["attempts"]:
+        yield f"{len(asked)} requests to the provider in {turn['attempts']} attempts"
+    if begun.total() != turn["attempts"]:
+        yield f"{begun.total()} model calls begun in {turn['attempts']} attempts"
+    if set(settled) != set(begun) or settled.total() != len(settled):
+        yield f"model calls begun {dict(begun)}, settled {dict(settled)}"
+    settled_at = {event.call_id: event.at.timestamp() for event in events if event.kind == "generation.complete"}
+    for seen in asked:
+        call_id = seen.idempotency_key.partition(".")[2]
+        if call_id not in begun:
+            yield f"the provider was asked for the call {call_id}, which was never begun"
+        elif seen.received_at > settled_at.get(call_id, seen.received_at):
+            yield f"the provider was asked for {call_id} again after it was settled"
+        if seen.outcome == "no_step":
+            yield f"the provider was asked for {call_id} once more than it should"
+
+
+def of_target(wanted: Wanted, events: Sequence[Happened], target: Target) -> Iterator[str]:
+    """Checks that there is one effect, at most as many requests as attempts, and always the same idempotency key."""
+    made = [each for each in target.effects if (each["kind"], str(each["order"])) == (wanted.kind, wanted.order)]
+    if len(made) != 1:
+        yield f"{len(made)} effects of the kind {wanted.kind} for order {wanted.order}"
+        return
+    key = made[0]["key"]
+    if wanted.kind == "refund" and key is None:
+        yield "its effect has no key"
+    if key is not None:
+        sent = sum(request["key"] == key for request in target.requests)
+        tried = sum(event.kind == "tool.executing" for event in events)
+        if not 1 <= sent <= tried:
+            yield f"the target got {sent} requests in {tried} attempts"
+
+
+def of_requests_without_key(wanted: Sequence[Wanted], target: Target) -> Iterator[str]:
+    """A target that knows no keys got as many requests as there are effects: nothing was sent twice."""
+    for path in {each.path for each in wanted if each.kind}:
+        sent = sum(request["path"] == path and request["key"] is None for request in target.requests)
+        made = sum(f"/{each['kind']}s" == path and each["key"] is None for each in target.effects)
+        if sent != made:
+            yield f"{sent} requests without a key to {path} for {made} effects"
+
+
+def of_transcript(turn: dict[str, Any], wanted: Wanted, messages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Completed with this answer, and each message is there once."""
+    if turn["status"] != "completed":
+        yield f"ended {turn['status']} {turn['error']}"
+    if turn["answer"] != wanted.answer:
+        yield f"its answer is {turn['answer']!r}"
+    roles = tuple(message["role"] for message in messages)
+    if roles != (TOOL_TURN if wanted.kind else SPOKEN_TURN):
+        yield f"its transcript is {roles}"
+    said = [message["content"] for message in messages if message["role"] == "assistant"]
+    if said[-1:] != [wanted.answer] or said.count(wanted.answer) != 1:
+        yield "its transcript does not have the answer once, at its end"
 
 
 @dataclass(slots=True)
@@ -197,19 +284,19 @@ class Matrix:
         await self._turns.until(ids, "completed")
         target, requests = await self._target(), self._double.requests
         for turn, want in zip(await self._turns.read_all(ids), wanted, strict=True):
-            faults = list(evidence.of_transcript(turn, want, await self._turns.messages(turn)))
+            faults = list(of_transcript(turn, want, await self._turns.messages(turn)))
             if turn["ended_at"] is not None:
                 outcome.seconds.append(datetime.fromisoformat(turn["ended_at"]).timestamp() - ready)
                 if outcome.seconds[-1] < 0:
                     faults.append(f"it ended {-outcome.seconds[-1]:.2f} s before the killed were back")
                 events = await self._turns.events(turn["turn_id"])
-                faults += evidence.of_provider(turn, events, requests)
+                faults += of_provider(turn, events, requests)
                 if want.kind:
-                    faults += evidence.of_target(want, events, target)
+                    faults += of_target(want, events, target)
             outcome.attempts += turn["attempts"]
             outcome.faults += [f"{turn['turn_id']}: {fault}" for fault in faults]
         outcome.requests = len(self._requests_of(ids))
-        outcome.faults += [f"all: {fault}" for fault in evidence.of_requests_without_key(wanted, target)]
+        outcome.faults += [f"all: {fault}" for fault in of_requests_without_key(wanted, target)]
         return outcome
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from perdure.local import DataParts
-from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
+from tests.acceptance.approvals.conftest import Answer, Person, decide, with_tokens
 from tests.acceptance.machine import Others
 from tests.conftest import Urls
 from tests.harness import Harness

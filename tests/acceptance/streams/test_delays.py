@@ -21,8 +21,7 @@ from perdure.local.ports import free_port
 from tests.acceptance.counted_model import COUNTED, KEY_ENVIRON, write_app
 from tests.acceptance.machine import LOADED, Others, quantile
 from tests.acceptance.running import ROOT, running
-from tests.acceptance.streams.conftest import SLOW, USUAL, Speaking
-from tests.acceptance.streams.following import Followed, begin, follow, words
+from tests.acceptance.streams.conftest import SLOW, USUAL, Followed, Speaking, begin, follow, words
 from tests.scale import FULL, PATIENCE_SECONDS, sized
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
