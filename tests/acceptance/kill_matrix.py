@@ -72,19 +72,19 @@ class Target:
 
 def of_provider(turn: dict[str, Any], events: Sequence[Happened], requests: Sequence[Seen]) -> Iterator[str]:
     """Checks that there are at most as many requests as attempts, none after the settle, and one settle per call."""
-    asked = [seen for seen in requests if seen.idempotency_key.startswith(turn["turn_id"] + ".")]
+    of_turn = [seen for seen in requests if seen.idempotency_key.startswith(turn["turn_id"] + ".")]
     begun = Counter(event.call_id for event in events if event.kind == "generation.start")
     settled = Counter(event.call_id for event in events if event.kind == "generation.complete")
-    if not asked:
+    if not of_turn:
         yield "its model was never asked"
-    if len(asked) > turn["attempts"]:
-        yield f"{len(asked)} requests to the provider in {turn['attempts']} attempts"
+    if len(of_turn) > turn["attempts"]:
+        yield f"{len(of_turn)} requests to the provider in {turn['attempts']} attempts"
     if begun.total() != turn["attempts"]:
         yield f"{begun.total()} model calls begun in {turn['attempts']} attempts"
     if set(settled) != set(begun) or settled.total() != len(settled):
         yield f"model calls begun {dict(begun)}, settled {dict(settled)}"
     settled_at = {event.call_id: event.at.timestamp() for event in events if event.kind == "generation.complete"}
-    for seen in asked:
+    for seen in of_turn:
         call_id = seen.idempotency_key.partition(".")[2]
         if call_id not in begun:
             yield f"the provider was asked for the call {call_id}, which was never begun"
@@ -128,8 +128,8 @@ def of_transcript(turn: dict[str, Any], wanted: Wanted, messages: Sequence[dict[
     roles = tuple(message["role"] for message in messages)
     if roles != (TOOL_TURN if wanted.kind else SPOKEN_TURN):
         yield f"its transcript is {roles}"
-    said = [message["content"] for message in messages if message["role"] == "assistant"]
-    if said[-1:] != [wanted.answer] or said.count(wanted.answer) != 1:
+    answers = [message["content"] for message in messages if message["role"] == "assistant"]
+    if answers[-1:] != [wanted.answer] or answers.count(wanted.answer) != 1:
         yield "its transcript does not have the answer once, at its end"
 
 
@@ -252,10 +252,10 @@ class Matrix:
         outcome.killed_at = time.time()
         with self._stack.alone():
             killed = self._stack.kill(*roles)
-            found = await self._turns.read_all(ids)
+            turns = await self._turns.read_all(ids)
         outcome.faults += [
             f"{turn['turn_id']}: it was {turn['status']}, not {status}, when the workers were killed"
-            for turn in found
+            for turn in turns
             if turn["status"] != status or turn["ended_at"] is not None
         ]
         return killed
@@ -325,10 +325,10 @@ def main() -> int:
     """Print the table; 0 only if every turn of every point is right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=20)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, counted_stack(Path(folder)) as (stack, double):
         print(TABLE_HEAD, flush=True)
-        outcomes = asyncio.run(run(stack, double, asked.turns, lambda row: print(row, flush=True)))
+        outcomes = asyncio.run(run(stack, double, options.turns, lambda row: print(row, flush=True)))
     faults = [fault for outcome in outcomes for fault in outcome.faults]
     print("\n".join(faults) or "\nEvery turn ended once, with one effect and one transcript.")
     return 1 if faults else 0

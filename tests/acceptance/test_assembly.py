@@ -66,10 +66,10 @@ def test_five_tools_take_little_longer_than_two_and_skipped_ones_no_time(client:
         second.append(took)
         assert [[each["tool"] for each in stage["skipped"]] for stage in stages] == ran
         assert [stage["ran"] for stage in stages] == [[], []]
-    told = f"first p50 {median(first):.0f} ms (min {min(first):.0f}), second p50 {median(second):.1f} ms"
-    print(f"\nassembly of five tools of 100 ms in two phases: {told}")
-    assert median(first) < MOST * IDEAL_MILLISECONDS, told
-    assert median(second) < 0.25 * median(first), told
+    figures = f"first p50 {median(first):.0f} ms (min {min(first):.0f}), second p50 {median(second):.1f} ms"
+    print(f"\nassembly of five tools of 100 ms in two phases: {figures}")
+    assert median(first) < MOST * IDEAL_MILLISECONDS, figures
+    assert median(second) < 0.25 * median(first), figures
 
 
 def test_a_worker_killed_before_navigator_does_not_run_preflight_again(
@@ -83,8 +83,8 @@ def test_a_worker_killed_before_navigator_does_not_run_preflight_again(
     turn = client.turns.get(turn_id)
     assert (turn.status, turn.answer) == ("completed", "Done.")
     assert sorted(turn.nodes) == sorted(set(turn.nodes)), "every node ran once"
-    asked = [event.call_id for event in events if event.kind == "generation.start"]
-    assert asked.count("m1") == 1 and asked.count("m2") == 1, "the two questions of the preflight"
+    call_ids = [event.call_id for event in events if event.kind == "generation.start"]
+    assert call_ids.count("m1") == 1 and call_ids.count("m2") == 1, "the two questions of the preflight"
     assert [event.data["stage"] for event in events if event.kind == "stage"].count("preflight") == 1
 
 

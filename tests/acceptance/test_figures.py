@@ -88,9 +88,9 @@ async def _start_times(home: Path) -> tuple[float, float, float]:
 async def test_a_new_folder_answers_within_a_minute_and_a_used_one_sooner(tmp_path: Path) -> None:
     for folder in ("fresh", "used before"):
         healthy, answered, share = await _start_times(tmp_path / "home")
-        said = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"
-        print(f"\n{said} of the machine")
-        assert healthy < HEALTHY_SECONDS and answered < 60.0, said
+        summary = f"start, folder {folder}: healthy {healthy:.1f} s, first answer {answered:.1f} s, others {share:.0%}"
+        print(f"\n{summary} of the machine")
+        assert healthy < HEALTHY_SECONDS and answered < 60.0, summary
 
 
 P95_SECONDS = 0.2
@@ -114,6 +114,6 @@ async def test_a_design_of_twelve_columns_is_found_in_200_milliseconds() -> None
             took.append(time.perf_counter() - began)
             assert solved.outcome in ("solved", "unsatisfiable")
     p95 = statistics.quantiles(took, n=20)[-1]
-    told = f"12 columns: p50 {statistics.median(took) * 1e3:.0f} ms, p95 {p95 * 1e3:.0f} ms; others {others.share:.0%}"
-    print(told)
-    assert p95 < (P95_SECONDS if others.share < LOADED else 10 * P95_SECONDS), told
+    line = f"12 columns: p50 {statistics.median(took) * 1e3:.0f} ms, p95 {p95 * 1e3:.0f} ms; others {others.share:.0%}"
+    print(line)
+    assert p95 < (P95_SECONDS if others.share < LOADED else 10 * P95_SECONDS), line

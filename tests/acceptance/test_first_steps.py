@@ -117,11 +117,11 @@ def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: 
     before = set(Path(tempfile.gettempdir()).glob("perdure-demo-*"))
     command, environ = [sys.executable, "-m", "perdure.cli.demo"], {**os.environ, **foreign}
     ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
-    told = ended.stdout
-    assert ended.returncode == 0, told + ended.stderr
+    output = ended.stdout
+    assert ended.returncode == 0, output + ended.stderr
     assert ended.stderr == ""
-    assert "FAILED" not in told and told.count("  held  ") >= 15
-    kills = re.findall(r"kill -9 .*", told)
+    assert "FAILED" not in output and output.count("  held  ") >= 15
+    kills = re.findall(r"kill -9 .*", output)
     assert len(kills) == 4
     pids = re.findall(r"\d+(?= \(worker)", " ".join(kills))
     assert len(pids) == len(set(pids)) == 7
@@ -135,6 +135,6 @@ def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: 
         r'\| +"order": "1042"',
         r"/namespaces/default/workflows/turn:",
     ):
-        assert re.search(fact, told), fact
+        assert re.search(fact, output), fact
     assert not (tmp_path / "untouched").exists()
     assert set(Path(tempfile.gettempdir()).glob("perdure-demo-*")) <= before

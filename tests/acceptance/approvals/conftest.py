@@ -53,13 +53,13 @@ def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStac
 
 @pytest.fixture(scope="package")
 async def refund_stack(busy_stack: RunningStack) -> AsyncIterator[LoadedStack]:
-    told = busy_stack.read()
-    db = await Database.connect(told["postgres"], max_connections=8, wait_seconds=60)
-    temporal = await Client.connect(told["temporal"], data_converter=DATA_CONVERTER)
+    run_file = busy_stack.read()
+    db = await Database.connect(run_file["postgres"], max_connections=8, wait_seconds=60)
+    temporal = await Client.connect(run_file["temporal"], data_converter=DATA_CONVERTER)
     bearer = {"Authorization": f"Bearer {busy_stack.companion_token('payments')}"}
     async with (
         Turns(busy_stack, "refunds") as turns,
-        httpx.AsyncClient(base_url=told["companions"]["payments"], headers=bearer, timeout=60) as payments,
+        httpx.AsyncClient(base_url=run_file["companions"]["payments"], headers=bearer, timeout=60) as payments,
     ):
         yield LoadedStack(busy_stack, db, temporal, turns, payments)
     await db.close()
