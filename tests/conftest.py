@@ -67,7 +67,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 pytest_plugins = ("tests.harness", "tests.served_turns", "tests.code_blocks")
 TOGETHER = (
-    "tests/acceptance/(approvals|streams|assembly)/",
+    "tests/acceptance/(approvals|streams)/",
     "tests/acceptance/test_(blocks|charts|cli|filings|ops|ports)[.]py",
     "tests/pages/",
 )

@@ -75,8 +75,8 @@ class Command:
 
         def pending() -> list[dict[str, Any]]:
             items = self("approvals", "list", "--json", PERDURE_TOKEN="").json["items"]
-            found = [approval for approval in items if approval["prompt_excerpt"] == prompt]
-            return found if len(found) == count else []
+            of_prompt = [approval for approval in items if approval["prompt_excerpt"] == prompt]
+            return of_prompt if len(of_prompt) == count else []
 
         return wait_until(pending, _MOST_SECONDS, f"never {count} approvals for {prompt!r}")
 

@@ -8,8 +8,9 @@
 | opaque | the same at a target that knows no keys | worker-turns; then a person settles it |
 
 The agent's model is reached through LiteLLM over HTTP at the provider double, so requests are counted by who got them.
-Every turn must be in flight after the kill and before the restart, and end as evidence.py demands. Times are from the
-new workers' readiness (opaque: from the settling) to the turn's end, by its own `ended_at`.
+Every turn must be in flight after the kill and before the restart, and end with the promises that are checked at
+provider and target; the functions `of_` return their faults. Times are from the new workers' readiness (opaque: from
+the settling) to the turn's end, by its own `ended_at`.
 """
 
 import argparse
@@ -18,28 +19,141 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from tests.acceptance import evidence
 from tests.acceptance.counted_model import COUNTED, counted_stack, spoken, tool_steps
-from tests.acceptance.evidence import Target, Wanted
-from tests.acceptance.outcome import TABLE_HEAD, Outcome
+from tests.acceptance.machine import quantile
 from tests.acceptance.running import WORKERS, RunningStack
-from tests.acceptance.turns import Turns
+from tests.acceptance.turns import Happened, Turns
 from tests.doubles.providers.requests import Seen
 from tests.doubles.providers.script import Step
 from tests.doubles.providers.server import ProviderDouble
 from tests.eventually import until
 
+TABLE_HEAD = """\
+| killed while | turns | right | model requests in attempts | workers back s | p50 s | p95 s | max s |
+|---|---|---|---|---|---|---|---|"""
 TEXT = " ".join(f"word{number}" for number in range(40))
 WORD_SECONDS = 0.05
 """The call that is made again takes 2 s of the times."""
 SLOW_WORD_SECONDS = 2.0
 """The killed call would take 80 s, so that it still streams on a busy machine."""
+TOOL_TURN = ("user", "assistant", "tool", "assistant")
+SPOKEN_TURN = ("user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    message: str
+    answer: str
+    kind: str = ""
+    """The effect's kind in the target's ledger: `refund`, `note`, or empty for a turn without one."""
+    order: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"/{self.kind}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The payments service's own ledger, and the requests that reached it."""
+
+    effects: Sequence[dict[str, Any]]
+    requests: Sequence[dict[str, Any]]
+
+
+def of_provider(turn: dict[str, Any], events: Sequence[Happened], requests: Sequence[Seen]) -> Iterator[str]:
+    """Checks that there are at most as many requests as attempts, none after the settle, and one settle per call."""
+    of_turn = [seen for seen in requests if seen.idempotency_key.startswith(turn["turn_id"] + ".")]
+    begun = Counter(event.call_id for event in events if event.kind == "generation.start")
+    settled = Counter(event.call_id for event in events if event.kind == "generation.complete")
+    if not of_turn:
+        yield "its model was never asked"
+    if len(of_turn) > turn["attempts"]:
+        yield f"{len(of_turn)} requests to the provider in {turn['attempts']} attempts"
+    if begun.total() != turn["attempts"]:
+        yield f"{begun.total()} model calls begun in {turn['attempts']} attempts"
+    if set(settled) != set(begun) or settled.total() != len(settled):
+        yield f"model calls begun {dict(begun)}, settled {dict(settled)}"
+    settled_at = {event.call_id: event.at.timestamp() for event in events if event.kind == "generation.complete"}
+    for seen in of_turn:
+        call_id = seen.idempotency_key.partition(".")[2]
+        if call_id not in begun:
+            yield f"the provider was asked for the call {call_id}, which was never begun"
+        elif seen.received_at > settled_at.get(call_id, seen.received_at):
+            yield f"the provider was asked for {call_id} again after it was settled"
+        if seen.outcome == "no_step":
+            yield f"the provider was asked for {call_id} once more than it should"
+
+
+def of_target(wanted: Wanted, events: Sequence[Happened], target: Target) -> Iterator[str]:
+    """Checks that there is one effect, at most as many requests as attempts, and always the same idempotency key."""
+    made = [each for each in target.effects if (each["kind"], str(each["order"])) == (wanted.kind, wanted.order)]
+    if len(made) != 1:
+        yield f"{len(made)} effects of the kind {wanted.kind} for order {wanted.order}"
+        return
+    key = made[0]["key"]
+    if wanted.kind == "refund" and key is None:
+        yield "its effect has no key"
+    if key is not None:
+        sent = sum(request["key"] == key for request in target.requests)
+        tried = sum(event.kind == "tool.executing" for event in events)
+        if not 1 <= sent <= tried:
+            yield f"the target got {sent} requests in {tried} attempts"
+
+
+def of_requests_without_key(wanted: Sequence[Wanted], target: Target) -> Iterator[str]:
+    """A target that knows no keys got as many requests as there are effects: nothing was sent twice."""
+    for path in {each.path for each in wanted if each.kind}:
+        sent = sum(request["path"] == path and request["key"] is None for request in target.requests)
+        made = sum(f"/{each['kind']}s" == path and each["key"] is None for each in target.effects)
+        if sent != made:
+            yield f"{sent} requests without a key to {path} for {made} effects"
+
+
+def of_transcript(turn: dict[str, Any], wanted: Wanted, messages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Completed with this answer, and each message is there once."""
+    if turn["status"] != "completed":
+        yield f"ended {turn['status']} {turn['error']}"
+    if turn["answer"] != wanted.answer:
+        yield f"its answer is {turn['answer']!r}"
+    roles = tuple(message["role"] for message in messages)
+    if roles != (TOOL_TURN if wanted.kind else SPOKEN_TURN):
+        yield f"its transcript is {roles}"
+    answers = [message["content"] for message in messages if message["role"] == "assistant"]
+    if answers[-1:] != [wanted.answer] or answers.count(wanted.answer) != 1:
+        yield "its transcript does not have the answer once, at its end"
+
+
+@dataclass(slots=True)
+class Outcome:
+    point: str
+    turns: int
+    requests: int = 0
+    """The requests that the provider got."""
+    attempts: int = 0
+    killed_at: float = 0.0
+    """The time of the wall clock."""
+    back_seconds: float = 0.0
+    """Seconds from the kill until new workers were ready: the times of the turns start there."""
+    seconds: list[float] = field(default_factory=list)
+    """Per turn that ended."""
+    faults: list[str] = field(default_factory=list)
+    """The broken promises, each with its turn before the colon."""
+
+    def row(self) -> str:
+        held = self.turns - len({fault.split(":")[0] for fault in self.faults})
+        cells = [self.point, self.turns, held, f"{self.requests} in {self.attempts}"]
+        times = [self.back_seconds, *(quantile(self.seconds, share) for share in (0.5, 0.95, 1.0))]
+        return f"| {' | '.join(map(str, cells))} | {' | '.join(f'{seconds:.1f}' for seconds in times)} |"
 
 
 class Matrix:
@@ -138,10 +252,10 @@ class Matrix:
         outcome.killed_at = time.time()
         with self._stack.alone():
             killed = self._stack.kill(*roles)
-            found = await self._turns.read_all(ids)
+            turns = await self._turns.read_all(ids)
         outcome.faults += [
             f"{turn['turn_id']}: it was {turn['status']}, not {status}, when the workers were killed"
-            for turn in found
+            for turn in turns
             if turn["status"] != status or turn["ended_at"] is not None
         ]
         return killed
@@ -170,19 +284,19 @@ class Matrix:
         await self._turns.until(ids, "completed")
         target, requests = await self._target(), self._double.requests
         for turn, want in zip(await self._turns.read_all(ids), wanted, strict=True):
-            faults = list(evidence.of_transcript(turn, want, await self._turns.messages(turn)))
+            faults = list(of_transcript(turn, want, await self._turns.messages(turn)))
             if turn["ended_at"] is not None:
                 outcome.seconds.append(datetime.fromisoformat(turn["ended_at"]).timestamp() - ready)
                 if outcome.seconds[-1] < 0:
                     faults.append(f"it ended {-outcome.seconds[-1]:.2f} s before the killed were back")
                 events = await self._turns.events(turn["turn_id"])
-                faults += evidence.of_provider(turn, events, requests)
+                faults += of_provider(turn, events, requests)
                 if want.kind:
-                    faults += evidence.of_target(want, events, target)
+                    faults += of_target(want, events, target)
             outcome.attempts += turn["attempts"]
             outcome.faults += [f"{turn['turn_id']}: {fault}" for fault in faults]
         outcome.requests = len(self._requests_of(ids))
-        outcome.faults += [f"all: {fault}" for fault in evidence.of_requests_without_key(wanted, target)]
+        outcome.faults += [f"all: {fault}" for fault in of_requests_without_key(wanted, target)]
         return outcome
 
 
@@ -211,10 +325,10 @@ def main() -> int:
     """Print the table; 0 only if every turn of every point is right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=20)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, counted_stack(Path(folder)) as (stack, double):
         print(TABLE_HEAD, flush=True)
-        outcomes = asyncio.run(run(stack, double, asked.turns, lambda row: print(row, flush=True)))
+        outcomes = asyncio.run(run(stack, double, options.turns, lambda row: print(row, flush=True)))
     faults = [fault for outcome in outcomes for fault in outcome.faults]
     print("\n".join(faults) or "\nEvery turn ended once, with one effect and one transcript.")
     return 1 if faults else 0

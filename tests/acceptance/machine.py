@@ -1,6 +1,7 @@
-"""How much of the machine others used while something was measured."""
+"""Measurements: how much of the machine others used meanwhile, and quantiles."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -47,3 +48,8 @@ class Others:
         """The clock, and the CPU seconds of all processes and of this one with all that it started."""
         now, times = time.monotonic(), psutil.cpu_times()
         return now, sum(times[:8]) - times.idle - getattr(times, "iowait", 0.0), _own_seconds()
+
+
+def quantile(seconds: Sequence[float], share: float) -> float:
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

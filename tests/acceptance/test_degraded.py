@@ -134,6 +134,6 @@ def test_a_full_disk_is_red_is_reported_once_and_is_survived(tmp_path: Path) -> 
         wait_until(lambda: ready(stack) == 200, BACK_SECONDS, "not ready with room on the disk")
         stack.wait_restarted(killed, BACK_SECONDS)
         wait_until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
-        told = [line for line in terminal(stack).splitlines() if _FULL_DISK.search(line)]
-        assert not told, "what the parts say of it is counted only"
+        lines = [line for line in terminal(stack).splitlines() if _FULL_DISK.search(line)]
+        assert not lines, "what the parts say of it is counted only"
         assert json.loads((stack.home / "run.json").read_text())["supervisor"] == stack.process.pid

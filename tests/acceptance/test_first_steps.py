@@ -1,13 +1,16 @@
-"""The documented first steps, typed: README code and a new app's README."""
+"""The documented first steps, typed: README code and a new app's README; and `make demo`, once, as a process."""
 
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from perdure.apps.scaffold import scaffold
 from perdure.local.ports import free_port
@@ -106,3 +109,32 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
             assert asking.wait(60) == 0
         assert "Ticket 1 is open: the printer burns." in chat_log.read_text()
         assert "1: the printer burns" in typed(find)
+
+
+@pytest.mark.timeout(330)
+def test_the_demo_proves_each_of_its_claims_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    foreign = {"PERDURE_HOME": str(tmp_path / "untouched"), "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    before = set(Path(tempfile.gettempdir()).glob("perdure-demo-*"))
+    command, environ = [sys.executable, "-m", "perdure.cli.demo"], {**os.environ, **foreign}
+    ended = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    output = ended.stdout
+    assert ended.returncode == 0, output + ended.stderr
+    assert ended.stderr == ""
+    assert "FAILED" not in output and output.count("  held  ") >= 15
+    kills = re.findall(r"kill -9 .*", output)
+    assert len(kills) == 4
+    pids = re.findall(r"\d+(?= \(worker)", " ".join(kills))
+    assert len(pids) == len(set(pids)) == 7
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    for fact in (
+        r"refunds .*1042 .*: 1\n",
+        r"notes .*1042 .*: 1\n",
+        r": outcome_unknown",
+        r"m1 \w+ 2x, \w+ 1x, m2 \w+ 1x, \w+ 1x",
+        r"1042 .* 74\.50 EUR",
+        r'\| +"order": "1042"',
+        r"/namespaces/default/workflows/turn:",
+    ):
+        assert re.search(fact, output), fact
+    assert not (tmp_path / "untouched").exists()
+    assert set(Path(tempfile.gettempdir()).glob("perdure-demo-*")) <= before

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.counted_model import counted_stack
-from tests.acceptance.kill_matrix import run
-from tests.acceptance.machine import LOADED, Others
-from tests.acceptance.outcome import TABLE_HEAD, quantile
+from tests.acceptance.kill_matrix import TABLE_HEAD, run
+from tests.acceptance.machine import LOADED, Others, quantile
 from tests.scale import FULL, sized
 
 TURNS = sized(20, 3)

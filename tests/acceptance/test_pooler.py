@@ -26,8 +26,8 @@ async def test_statements_behind_a_pooler_see_their_own_tenant(urls: Urls, mode:
                 return [await tx.fetchval("SELECT current_setting($1)", name) for name in names]
 
         tenants = [f"tenant-{number}" for number in range(40)]
-        found = await asyncio.gather(*map(read, tenants))
-        assert found == [[tenant, "perdure", "off", "force_generic_plan"] for tenant in tenants]
+        settings = await asyncio.gather(*map(read, tenants))
+        assert settings == [[tenant, "perdure", "off", "force_generic_plan"] for tenant in tenants]
         assert await asyncio.gather(*(database.principal_row("none") for _ in range(40))) == [None] * 40
         await database.close()
 

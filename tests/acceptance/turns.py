@@ -56,8 +56,8 @@ class Turns:
         return list(await asyncio.gather(*(self.begin(message) for message in messages)))
 
     async def read(self, turn_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = await json_of(self.requester.get(f"/v1/turns/{turn_id}"))
-        return found
+        turn: dict[str, Any] = await json_of(self.requester.get(f"/v1/turns/{turn_id}"))
+        return turn
 
     async def read_all(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         return list(await asyncio.gather(*(self.read(turn_id) for turn_id in ids)))
@@ -96,8 +96,8 @@ class Turns:
         return {each["turn_id"]: each["key"] for each in listed["items"]}
 
     async def settle(self, effect_key: str, comment: str) -> None:
-        told = {"outcome": "happened", "comment": comment}
-        await json_of(self.reviewer.post(f"/v1/effects/{effect_key}/settle", json=told))
+        body = {"outcome": "happened", "comment": comment}
+        await json_of(self.reviewer.post(f"/v1/effects/{effect_key}/settle", json=body))
 
     async def messages(self, turn: dict[str, Any]) -> list[dict[str, Any]]:
         listed = await json_of(self.requester.get(f"/v1/conversations/{turn['conversation_id']}/messages"))

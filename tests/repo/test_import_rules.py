@@ -1,4 +1,5 @@
-"""The rules in .importlinter cover every package, and a planted violation breaks them."""
+"""The rules of imports, each with a planted violation. All code is below `perdure`; the folders on top are links that
+no module imports through. The rooms of a layer, its folders and modules, import each other one way only."""
 
 import configparser
 import re
@@ -13,8 +14,7 @@ import pytest
 
 import perdure
 from perdure.worker.queues import REPLAY_PACKAGES
-from tests.repo.committed import ROOT, files, imported, text_of, texts
-from tests.repo.loaded import said
+from tests.repo.committed import PROGRAMS, ROOT, doubles, files, imported, loaded, said, text_of, texts
 
 MAY_IMPORT_LANGGRAPH = "perdure/graph/compile.py"
 
@@ -138,3 +138,85 @@ def test_the_public_package_imports_nothing_before_it_is_used() -> None:
     found = said([sys.executable, "-c", "import sys, perdure; print(*sys.modules)"], ROOT).split()
     assert [name for name in found if below(name, "perdure")] == ["perdure"]
     assert not [name for name in found if below(name, "httpx", "pydantic", "temporalio", "langgraph")]
+
+
+def room(dotted: str, layer: str) -> str:
+    """The folder or module below a layer that this name is in; empty for any other name."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["perdure", layer] and len(parts) > 2 else ""
+
+
+def arrows(layer: str, sources: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Pairs of rooms, of which the first imports the second."""
+    found: set[tuple[str, str]] = set()
+    for path, text in sources.items():
+        mine = room(path.removesuffix(".py").replace("/", "."), layer)
+        others = {room(name, layer) for name in imported(text)} if mine else set()
+        found |= {(mine, other) for other in others - {"", mine}}
+    return found
+
+
+def knots(layer: str, sources: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The pairs of rooms that import each other."""
+    found = arrows(layer, sources)
+    return sorted((one, other) for one, other in found if one < other and (other, one) in found)
+
+
+def sources() -> dict[str, str]:
+    return dict(texts(".py", within=("perdure",)))
+
+
+@pytest.mark.parametrize("layer", ("activities", "api", "core", "graph", "store"))
+def test_no_two_subpackages_import_each_other(layer: str) -> None:
+    assert arrows(layer, sources()), f"{layer} has no arrows at all: the test does not see its imports"
+    assert not knots(layer, sources())
+
+
+@pytest.mark.parametrize(("layer", "path", "line"), [
+    ("store", "perdure/store/calls/model_calls.py", "from perdure.store.turns.steer import take"),
+    ("activities", "perdure/activities/providers/errors.py", "def late():\n    import perdure.activities.guard"),
+])  # fmt: skip
+def test_a_planted_cycle_of_imports_is_found(layer: str, path: str, line: str) -> None:
+    planted = sources() | {path: f"{text_of(path)}\n{line}\n"}
+    assert text_of(path)
+    assert len(knots(layer, planted)) == 1
+
+
+LINKS = ("activities", "api", "examples", "graph", "workflows")
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_folder_on_top_is_a_link_to_the_package(name: str) -> None:
+    place = ROOT / name
+    written = str(place.readlink()) if place.is_symlink() else place.read_text().strip()  # a checkout without links
+    assert written == f"perdure/{name}"
+    assert (ROOT / written).is_dir()
+
+
+def ours(found: Mapping[str, Path]) -> dict[str, Path]:
+    """Returns the modules of this checkout without those of app folders, which are loaded by path. Tests can import an
+    example; the product never does."""
+    by_path = tuple(ROOT / each for each in (".venv", "perdure/examples", "perdure/apps/template", "tests/apps"))
+    here = {name: file for name, file in found.items() if file.is_relative_to(ROOT)}
+    return {name: file for name, file in here.items() if not any(map(file.is_relative_to, by_path))}
+
+
+def test_no_file_is_loaded_twice() -> None:
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    found = ours({name: Path(file) for name, file in files.items() if file})
+    assert len(found) > 10
+    assert not doubles(found), "import perdure.<name>, never through a link"
+
+
+def test_no_process_loads_a_file_twice() -> None:
+    modules = dict.fromkeys(module for program in PROGRAMS.values() for module in program)
+    found = ours(loaded(("worker", *modules), ROOT))
+    assert len(found) > 100
+    assert not doubles(found), "import perdure.<name>, never through a link"
+    assert {name.partition(".")[0] for name in found} <= {"perdure", "worker"}
+
+
+@pytest.mark.skipif(not (ROOT / "graph").is_symlink(), reason="a checkout without links")
+def test_a_process_that_imports_through_a_link_is_found() -> None:
+    found = doubles(ours(loaded(("perdure.graph", "graph"), ROOT)))
+    assert found == {str(ROOT / "perdure" / "graph" / "__init__.py"): ["graph", "perdure.graph"]}

@@ -1,5 +1,6 @@
 """The wheel is `perdure` alone with all its files, from wherever it is built, and runs beside modules of any name. Each
-checkout here is a copy of the files as they would be committed."""
+checkout here is a copy of the files as they would be committed. requirements.lock has a hash for every entry, no
+address, and everything that pyproject.toml asks for."""
 
 import re
 import shutil
@@ -16,9 +17,8 @@ import pytest
 import yaml
 from uv import find_uv_bin
 
-from tests.repo.committed import ROOT, files
-from tests.repo.loaded import PROGRAMS, loaded, said
-from tests.repo.test_one_root import LINKS
+from tests.repo.committed import PROGRAMS, ROOT, files, loaded, said, text_of
+from tests.repo.test_import_rules import LINKS
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 ABOUT = f"perdure-{VERSION}.dist-info"
@@ -221,7 +221,7 @@ def test_without_links_the_wheel_a_start_and_the_checks_are_the_same(builds: Pat
     assert said([sys.executable, "-m", "perdure", "--version"], no_links) == f"perdure {VERSION}\n"
     listed = said([str(bin_ / "ruff"), "check", "--show-files", "--no-cache", "."], no_links).splitlines()
     assert {Path(each).relative_to(no_links).as_posix() for each in listed} >= {p for p in files() if p.endswith(".py")}
-    links = "tests/repo/test_one_root.py::test_a_folder_on_top_is_a_link_to_the_package"
+    links = "tests/repo/test_import_rules.py::test_a_folder_on_top_is_a_link_to_the_package"
     assert "." * len(LINKS) in said([str(bin_ / "pytest"), "-p", "no:cacheprovider", "--noconftest", links], no_links)
 
 
@@ -260,3 +260,44 @@ def test_the_image_has_the_links_and_the_modules_of_its_processes(tmp_path: Path
     assert {"perdure.api", "perdure.apps.bootstrap"} <= modules and ["python", "worker.py", "--relay"] in commands
     find = "import importlib.util, sys; print([name for name in sys.argv[1:] if not importlib.util.find_spec(name)])"
     assert said([sys.executable, "-c", find, "worker", *sorted(modules)], image) == "[]\n"
+
+
+ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)")
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+
+
+def entries(text: str) -> dict[str, int]:
+    """Returns the entries' names with their numbers of hashes. Raises ValueError for any other line but a comment."""
+    found: dict[str, int] = {}
+    name = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = ENTRY.match(line)
+        if entry:
+            name = f"{entry['name']}=={entry['version']}"
+            found[name] = 0
+        elif HASH.match(line) and name:
+            found[name] += 1
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise ValueError(f"line {number} is no entry of a lock: {line[:80]!r}; run make lock")
+    return found
+
+
+def test_every_locked_package_has_hashes_and_no_address_and_the_image_checks_them() -> None:
+    bare = [name for name, hashes in entries(text_of("requirements.lock")).items() if hashes == 0]
+    assert not bare, f"without a hash: {bare}; run make lock"
+    option = r"^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*"
+    found = re.findall(rf"\S*://\S+|{option}|\S+ @ \S+", text_of("requirements.lock"), re.M)
+    assert not found, f"which registry is used is the machine's business: {found}"
+    assert "--require-hashes" in text_of("deploy/Dockerfile")
+
+
+def test_every_dependency_of_the_project_is_locked() -> None:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    names = {_plain(re.split(r"[\[<>=~!; ]", each)[0]) for each in asked}
+    locked = {_plain(name.partition("==")[0]) for name in entries(text_of("requirements.lock"))}
+    assert not names - locked, f"not in requirements.lock: {sorted(names - locked)}; run make lock"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

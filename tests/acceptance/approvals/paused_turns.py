@@ -58,10 +58,10 @@ class _Pattern:
 async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -> list[Paused]:
     """So many turns like this one, which waits for one approval and stays as it is."""
     pattern = await _pattern(db, client, turn_id)
-    made = [_copy(pattern) for _ in range(count)]
+    copies = [_copy(pattern) for _ in range(count)]
     for start in range(0, count, ROWS_AT_ONCE):
         async with db.transaction("local") as tx:
-            await _insert(tx, [rows for _, rows, _ in made[start : start + ROWS_AT_ONCE]])
+            await _insert(tx, [rows for _, rows, _ in copies[start : start + ROWS_AT_ONCE]])
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def of_each(step: Callable[[Client, TurnInput], Awaitable[None]]) -> None:
@@ -69,13 +69,13 @@ async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -
             async with gate:
                 await step(client, turn)
 
-        await asyncio.gather(*(one(turn) for _, _, turn in made))
+        await asyncio.gather(*(one(turn) for _, _, turn in copies))
 
     await of_each(_begin)
     # Runs start faster than workers take their first tasks. Until then they wait for a worker and not for a person,
     # and the next measurement would include them.
     await of_each(_come_to_wait)
-    return [paused for paused, _, _ in made]
+    return [paused for paused, _, _ in copies]
 
 
 async def _come_to_wait(client: Client, turn: TurnInput) -> None:

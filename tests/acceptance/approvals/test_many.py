@@ -13,8 +13,7 @@ import pytest
 
 from perdure.contracts.ids import turn_workflow_id
 from perdure.store.database import new_id
-from tests.acceptance.approvals.conftest import LoadedStack
-from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
+from tests.acceptance.approvals.conftest import Answer, LoadedStack, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import AT_ONCE, Paused
 from tests.acceptance.machine import Others
 from tests.acceptance.running import WORKERS

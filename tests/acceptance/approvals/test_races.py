@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from perdure.local import DataParts
-from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
+from tests.acceptance.approvals.conftest import Answer, Person, decide, with_tokens
 from tests.acceptance.machine import Others
 from tests.conftest import Urls
 from tests.harness import Harness
@@ -82,8 +82,8 @@ async def test_racing_reviewers_decide_once_never_the_requester(harness: Harness
         with Others() as clocked:
             answers = await race(people, digests, random.Random(5))
     won = {answer.approval_id: answer for answer in answers if answer.status == 200}
-    said = f"{APPROVALS} approvals, {len(answers)} attempts in {clocked}: {len(answers) / clocked.seconds:.0f}/s"
-    print(f"\nracing: {said}; {len(won)} decided")
+    summary = f"{APPROVALS} approvals, {len(answers)} attempts in {clocked}: {len(answers) / clocked.seconds:.0f}/s"
+    print(f"\nracing: {summary}; {len(won)} decided")
     assert Counter((answer.status, answer.says) for answer in answers if answer.status != 200) == {
         (403, "own_request"): APPROVALS,
         (409, "already_decided"): APPROVALS * (DECIDERS - 2),

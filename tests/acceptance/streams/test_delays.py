@@ -19,11 +19,9 @@ import yaml
 from perdure.client import AsyncClient
 from perdure.local.ports import free_port
 from tests.acceptance.counted_model import COUNTED, KEY_ENVIRON, write_app
-from tests.acceptance.machine import LOADED, Others
-from tests.acceptance.outcome import quantile
+from tests.acceptance.machine import LOADED, Others, quantile
 from tests.acceptance.running import ROOT, running
-from tests.acceptance.streams.conftest import SLOW, USUAL, Speaking
-from tests.acceptance.streams.following import Followed, begin, follow, words
+from tests.acceptance.streams.conftest import SLOW, USUAL, Followed, Speaking, begin, follow, words
 from tests.scale import FULL, PATIENCE_SECONDS, sized
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(PATIENCE_SECONDS)]
@@ -95,11 +93,11 @@ async def test_the_first_token_is_hardly_delayed_from_provider_to_reader(model_c
     with Others() as others:
         added = [await first_token(*model_client) for _ in range(TURNS)]
     spoken, whole = [each.spoken for each in added], [each.asked for each in added]
-    said = f"{percentiles('added to the first token', spoken)}; {percentiles('whole turn until it', whole)}"
-    print(f"\n{TURNS} turns: {said}; others {others.share:.0%} of the machine")
+    summary = f"{percentiles('added to the first token', spoken)}; {percentiles('whole turn until it', whole)}"
+    print(f"\n{TURNS} turns: {summary}; others {others.share:.0%} of the machine")
     quiet = FULL or others.share < LOADED
-    assert quantile(spoken, 0.5) < P50_SECONDS * (1 if quiet else 10), said
-    assert quantile(spoken, 0.95) < P95_SECONDS * (1 if quiet else 10), said
+    assert quantile(spoken, 0.5) < P50_SECONDS * (1 if quiet else 10), summary
+    assert quantile(spoken, 0.95) < P95_SECONDS * (1 if quiet else 10), summary
 
 
 async def stopped(client: AsyncClient, agent: str, name: str, wait_seconds: float) -> tuple[float, Followed]:
@@ -135,8 +133,8 @@ async def test_a_stop_ends_an_answer_at_once_and_keeps_its_text(speakers: Speaki
                 turn = await speakers.client.turns.get(followed.turn_id)
                 assert (turn.status, followed.status, turn.answer) == ("stopped", "stopped", followed.text)
                 assert 0 < len(followed.words) < STOPPED_WORDS
-    said = "; ".join(percentiles(agent, each) for agent, each in took.items())
-    print(f"\nstop to done, {STOPS} turns each: {said}; others {others.share:.0%} of the machine")
+    summary = "; ".join(percentiles(agent, each) for agent, each in took.items())
+    print(f"\nstop to done, {STOPS} turns each: {summary}; others {others.share:.0%} of the machine")
     quiet = FULL or others.share < LOADED
     for each in took.values():
-        assert quantile(each, 0.95) < 0.5 * (1 if quiet else 10), said
+        assert quantile(each, 0.95) < 0.5 * (1 if quiet else 10), summary

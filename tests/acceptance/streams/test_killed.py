@@ -14,8 +14,7 @@ import pytest
 
 from tests.acceptance.machine import Others
 from tests.acceptance.running import ROOT, RunningStack
-from tests.acceptance.streams.conftest import BRISK, SLOW, Speaking
-from tests.acceptance.streams.following import Readers, begin_all, words
+from tests.acceptance.streams.conftest import BRISK, SLOW, Readers, Speaking, begin_all, words
 from tests.eventually import wait_until
 from tests.scale import PATIENCE_SECONDS, sized
 

@@ -11,11 +11,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.acceptance.machine import Others
-from tests.acceptance.outcome import quantile
+from tests.acceptance.machine import Others, quantile
 from tests.acceptance.running import RunningStack
-from tests.acceptance.streams.conftest import AT_ONCE, USUAL, Speaking
-from tests.acceptance.streams.following import Followed, begin, follow, words
+from tests.acceptance.streams.conftest import AT_ONCE, USUAL, Followed, Speaking, begin, follow, words
 from tests.scale import FULL, PATIENCE_SECONDS, sized
 
 pytestmark = pytest.mark.soak

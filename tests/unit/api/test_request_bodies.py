@@ -1,4 +1,4 @@
-"""What holds for every request body."""
+"""What holds for every request body, cookie and stream."""
 
 import json
 import re
@@ -14,8 +14,10 @@ from perdure.api import credentials
 from perdure.api.app import create_app
 from perdure.api.rate_limits import OpenStreams
 from perdure.api.request_bodies import Body, CommentBody, DecisionBody, SettleBody
+from perdure.api.streams import encode_frame
 from perdure.contracts.errors import LimitReached
 from perdure.core.approvals.decisions import Decision
+from perdure.core.events.stream import Frame
 from perdure.settings import Settings
 
 BODIES = Body.__subclasses__()
@@ -126,3 +128,10 @@ def test_a_met_limit_is_named(here: tuple[str, ...], refused: str, limit: int, o
         assert no.value.details["limit"] == limit and no.value.http_status == 429
         for tenant, user in others:
             held.enter_context(streams.counting(tenant, user))
+
+
+def test_an_event_can_be_read_by_every_idea_of_a_line_end() -> None:
+    data = {"text": "one\u2028two\u0085three\u2029four\x0b\x1c\r\n\U0001f600"}
+    sent = encode_frame(Frame("token", "1", "t", data)).decode()
+    assert sent.splitlines() == sent.split("\n")[:-1]
+    assert json.loads(next(line for line in sent.splitlines() if line.startswith("data:"))[5:]) == data

@@ -15,6 +15,7 @@ from perdure.__main__ import run
 from perdure.local.config import ROOT
 from tests.unit.apps.api_double import ApiDouble, Asked, Reply, reply
 
+LIAR = Path(__file__).parents[2] / "doubles" / "mcp_false_hints.py"
 APPROVAL: dict[str, Any] = {
     "id": "a-1",
     "status": "pending",

@@ -19,8 +19,7 @@ from perdure.local import StackConfig
 from perdure.local.config import PAGES
 from perdure.local.welcome import Welcome
 from tests.unit.apps.api_double import Reply, event, reply, streamed
-from tests.unit.cli.conftest import APPROVAL, OPEN, Perdure, request
-from tests.unit.cli.test_checks import LIAR
+from tests.unit.cli.conftest import APPROVAL, LIAR, OPEN, Perdure, request
 
 API = "http://127.0.0.1:8080"
 ADDRESSES = (f"{API}/sign-in?code=local.a", "http://localhost:8080/sign-in?code=local.b", f"{API}/docs")

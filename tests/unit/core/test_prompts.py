@@ -26,7 +26,7 @@ from perdure.core.agents.prompts import (
 )
 from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.text import estimated_tokens
-from tests.repo.test_domain_words import ANYWHERE
+from tests.repo.test_committed_text import ANYWHERE
 from tests.scale import sized
 from tests.unit.core.skilled import agent, agents, injections, skill, texts
 

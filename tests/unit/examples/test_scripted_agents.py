@@ -1,14 +1,30 @@
-"""The agents of refunds and of the skeleton: their folders load cleanly, and their scripts say and ask for this."""
+"""The bundled examples: their folders load cleanly, and copies put anywhere are the same apps. Their scripts ask for
+and say this, and report a gated call's outcome: run, run as edited by a reviewer, not run, settled by a person."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from syrupy.assertion import SnapshotAssertion
 
 from perdure.activities.providers.scripted import Script
-from perdure.apps import SHIPPED, App, Engine, load_app, publish
+from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
+from perdure.apps import SHIPPED, App, Engine, app_folders, load_app, publish
+from perdure.apps.registry import discover_cards, list_servers
 from perdure.contracts.memory import FactScope
+from perdure.contracts.values import canonical_json
+from perdure.core.agents.prompts import with_changed_arguments, with_memory_error
+from perdure.graph.registry import names
+from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
+from tests.scale import sized
+from tests.unit.examples.payments_process import wait_until_healthy
 from tests.unit.examples.scripted_answers import scripted_answer
 
 NOTE = (
@@ -120,3 +136,106 @@ async def test_the_same_text_gets_the_same_answer_every_time(skeleton_app: App, 
     assert (await answer(skeleton_app, note, user(text)))[0].strip() == answered, (
         "what is remembered stands before what is said"
     )
+
+
+TEMPLATE = SHIPPED.parent / "apps" / "template"
+BOOKED = {"status": "booked", "number": 4, "provider": "p2", "slot": "Friday"}
+WELL = {"status": "created", "entity": {"id": "e1", "kind": "well", "name": "W"}}
+RAN: list[tuple[str, str, dict[str, Any], str]] = [
+    ("care/scripts/care_navigator", "book_session", BOOKED, "p2, Friday, number 4"),
+    ("ops/scripts/ops", "cluster_k8s_deployment_restart", {"status": "restarted", "message": "Done so."}, "Done so."),
+    ("refunds/scripts/refunds", "refund", {"status": "refunded", "message": "It is paid."}, "It is paid."),
+    ("refunds/scripts/refunds", "send_note", {"status": "sent", "message": "It is out."}, "It is out."),
+    ("filings/scripts/rule_37", "create_entity", WELL, "e1"),
+    ("template/scripts/desk", "open_ticket", {"status": "open", "number": 7, "title": "T"}, "7"),
+]
+NAMES = [tool for _, tool, _, _ in RAN]
+
+
+async def said(script: str, tool: str, output: dict[str, Any]) -> str:
+    """What the agent's script says to the result of a call."""
+    path = (TEMPLATE.parent if script.startswith("template/") else SHIPPED) / f"{script}.yaml"
+    read = yaml.safe_load(path.read_text())
+    call = {"id": "c1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    messages = (
+        {"role": "user", "content": "do it"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": canonical_json(output)},
+    )
+    text, _ = await scripted_answer(read, messages)
+    assert text.strip() != read["fallback"].strip()
+    return text
+
+
+@pytest.mark.parametrize(("script", "tool", "output", "told"), RAN, ids=NAMES)
+async def test_a_call_is_reported_as_run_or_changed(script: str, tool: str, output: dict[str, Any], told: str) -> None:
+    ran = await said(script, tool, output)
+    assert told in ran
+    edited = await said(script, tool, with_changed_arguments({"any": "thing"}, output))
+    assert edited.endswith(ran) and edited != ran
+    assert await said(script, tool, with_memory_error("memory_full", "Too much.", output)) == ran
+
+
+@pytest.mark.parametrize(("script", "tool", "ran", "told"), RAN, ids=NAMES)
+async def test_why_a_call_did_not_run_is_reported(script: str, tool: str, ran: dict[str, Any], told: str) -> None:
+    denied = {"status": "denied", "message": "the approval is rejected", "reason": "not today"}
+    for output in (denied, {"status": "error", "message": "no such thing"}):
+        text = await said(script, tool, output)
+        assert output["message"] in text and text != output["message"] and told not in text
+        assert text != await said(script, tool, {**ran, "message": output["message"]}), "not told as one that ran"
+
+
+@pytest.mark.parametrize(
+    ("script", "tool"), [(s, t) for s, t, _, _ in RAN if t not in ("create_entity", "open_ticket")]
+)
+async def test_a_settled_outcome_is_reported_as_recorded(script: str, tool: str, snapshot: SnapshotAssertion) -> None:
+    """A `local` call is never unknown, and the ticket desk of the template is keyed."""
+    settled = {"settled_by": "rita", "comment": "I looked"}
+    told = [await said(script, tool, {"status": status, **settled}) for status in ("happened", "did_not_happen")]
+    assert told == snapshot, "that it happened, that it did not"
+
+
+ENGINE = Engine(core_tools=tuple(ENGINE_TOOLS), topologies=names(), script=Script)
+CORE = [tool.card for tool in ENGINE_TOOLS.values()]
+EXAMPLES = [folder.name for folder in app_folders((), examples=True)]
+STARTED = [(name, service) for name in EXAMPLES for service in read_app_services(SHIPPED / name)]
+"""Each of `make soak`; the first of `make test`."""
+
+
+def copied(name: str, to: Path) -> Path:
+    return Path(shutil.copytree(SHIPPED / name, to / "mine", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+async def versions(folder: Path, home: Path) -> dict[str, str]:
+    """By agent, what a turn would pin."""
+    app = load_app(folder, ENGINE)
+    assert app.problems == ()
+    offered = await discover_cards(app, [], lambda name: None, home)
+    return {agent.definition.id: agent.version for agent in publish(app, CORE, offered.cards)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_a_copy_is_published_under_the_same_versions(tmp_path: Path, name: str) -> None:
+    found = await versions(copied(name, tmp_path), tmp_path)
+    assert found and found == await versions(SHIPPED / name, tmp_path)
+
+
+async def test_a_copied_server_is_started_from_its_own_folder_and_lists_what_is_locked(tmp_path: Path) -> None:
+    app = load_app(copied("ops", tmp_path), ENGINE)
+    listed = (await list_servers(app, lambda name: None, tmp_path))["cluster"]
+    assert listed.lock == app.locks["cluster"], listed.problems
+
+
+@pytest.mark.sized
+@pytest.mark.parametrize(("name", "service"), STARTED[: sized(99, 1)])
+def test_a_copied_service_starts_from_its_own_folder(tmp_path: Path, name: str, service: object) -> None:
+    copy, port = copied(name, tmp_path), free_port()
+    (declared,) = read_app_services(copy)
+    assert declared == service and declared.command[0] == "python"
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ = {**given, declared.port_env: str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}
+    with subprocess.Popen([sys.executable, *declared.command[1:]], cwd=copy, env=environ) as process:
+        try:
+            wait_until_healthy(f"http://127.0.0.1:{port}", process, declared.ready_path)
+        finally:
+            process.kill()
