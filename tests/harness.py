@@ -48,8 +48,30 @@ from tests.doubles.target import World, app_agents
 T = TypeVar("T")
 
 
+class Rows:
+    """Rows of a database, read and changed behind the program's back."""
+
+    @property
+    def db(self) -> Database:
+        raise NotImplementedError
+
+    async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
+        async with self.db.transaction(tenant) as tx:
+            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
+        return found
+
+    async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
+        rows = await self.rows(sql, *args, tenant=tenant)
+        return rows[0][0] if rows else None
+
+    async def write(self, sql: str, *args: object) -> str:
+        """For example to turn back a deadline."""
+        async with self.db.transaction("local") as tx:
+            return str(await tx.execute(sql, *args))
+
+
 @dataclass(slots=True)
-class AppRecords:
+class AppRecords(Rows):
     """The records of an app, read and changed as the API does, without HTTP."""
 
     deps: Deps
@@ -102,15 +124,6 @@ class AppRecords:
     ) -> tuple[Finished, Note | None]:
         async with self.db.transaction(address.tenant_id) as tx:
             return await finish(tx, FinishRequest.model_validate({"address": address, "status": status, **given}))
-
-    async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
-        async with self.db.transaction(tenant) as tx:
-            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
-        return found
-
-    async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
-        rows = await self.rows(sql, *args, tenant=tenant)
-        return rows[0][0] if rows else None
 
     async def turn(self, turn_id: str) -> asyncpg.Record:
         return (await self.rows("SELECT * FROM turns WHERE id = $1", turn_id))[0]
@@ -222,17 +235,17 @@ class Harness(AppRecords):
             await self.decide(request.request_id)
         return address
 
-    async def write(self, sql: str, *args: object) -> str:
-        """Change rows behind the program's back, for example to turn back a deadline."""
-        async with self.db.transaction("local") as tx:
-            return str(await tx.execute(sql, *args))
-
     async def call_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
         rows = await self.rows("SELECT * FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id)
         return rows[0]
 
     async def approval_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
         return (await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id)))[0]
+
+    async def make_older(self, *turns: TurnAddress) -> None:
+        """As the reconciler takes them up."""
+        statement = "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)"
+        await self.write(statement, [address.turn_id for address in turns])
 
     async def republished(self, name: tuple[str, str], tool: Tool) -> None:
         agents = []

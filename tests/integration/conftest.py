@@ -30,7 +30,7 @@ from perdure.worker.queues import tools_of, workers_for
 from perdure.worker.reconcile import Reconciler
 from tests.conftest import KEYRING, Person, Urls
 from tests.doubles.local_server import LocalServer
-from tests.harness import Harness, own_queues
+from tests.harness import Harness, Rows, own_queues
 from tests.integration.litellm_agent import LitellmAgent, clerk_at_work
 from tests.integration.policies import Policies, publish_policies
 from tests.integration.turn_writer import TurnWriter
@@ -43,15 +43,28 @@ Caller: TypeAlias = httpx.AsyncClient
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class Api(Rows):
     url: str
     services: Services
     people: dict[str, Person]
     app: FastAPI
 
     def client(self, name: str | None = "requester") -> Caller:
-        headers = {"Authorization": f"Bearer {self.people[name].token}"} if name else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+        return self.client_of(self.people[name].token if name else None)
+
+    def client_of(self, token: str | None, timeout: float = 30) -> Caller:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout)
+
+    async def new_user(self, name: str, *roles: str) -> str:
+        """The token of a user whom the administrator adds."""
+        async with self.client("admin") as admin:
+            assert (await admin.post("/v1/users", json={"name": name, "roles": roles})).status_code == 201
+            return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
+
+    @property
+    def db(self) -> Database:
+        return self.services.db
 
 
 async def in_transaction(

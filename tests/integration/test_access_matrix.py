@@ -39,17 +39,11 @@ class Actors:
     groups: Mapping[str, Mapping[str, str]]
 
     def client(self, caller: str) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {self.tokens[caller]}"} if caller else {}
-        return httpx.AsyncClient(base_url=self.api.url, headers=headers, timeout=60)
+        return self.api.client_of(self.tokens[caller] if caller else None, timeout=60)
 
     def ids(self, row: Row, caller: str = "") -> dict[str, str]:
         names = ("main", row.objects, f"{row.objects}:{caller}")
         return {key: value for name in names for key, value in self.groups.get(name, {}).items()}
-
-
-async def _person(admin: httpx.AsyncClient, name: str, *roles: str) -> str:
-    assert (await admin.post("/v1/users", json={"name": name, "roles": roles})).status_code == 201
-    return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
 
 
 async def _stranger(urls: Urls) -> str:
@@ -140,11 +134,10 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient]) -> dict[str
 async def actors(api: Api, urls: Urls) -> AsyncIterator[Actors]:
     api.app.state.services = replace(api.app.state.services, webhook_hosts=("hooks.example.org",))
     async with AsyncExitStack() as stack:
-        local = await stack.enter_async_context(api.client("admin"))
-        tokens = {name: await _person(local, name, "requester") for name in (OWNER, PEER)}
-        tokens |= {role: await _person(local, f"the-{role}", role) for role in (REVIEWER, ADMIN)}
-        await _person(local, "second", "reviewer")
-        await _person(local, "member", "requester")
+        tokens = {name: await api.new_user(name, "requester") for name in (OWNER, PEER)}
+        tokens |= {role: await api.new_user(f"the-{role}", role) for role in (REVIEWER, ADMIN)}
+        await api.new_user("second", "reviewer")
+        await api.new_user("member", "requester")
         tokens[STRANGER] = await _stranger(urls)
         people = {name: await stack.enter_async_context(Actors(api, tokens, {}).client(name)) for name in tokens}
         yield Actors(api, tokens, await _groups(api, people))
@@ -310,10 +303,9 @@ KILLED_BY_ITS_OWN_CALLS = r"^/v1/auth/(logout|password|codes|refresh)|^/v1/users
 async def test_schemathesis_finds_no_operation_that_ignores_authentication(api: Api, tmp_path: Path) -> None:
     callers = {"everything": ("requester", "reviewer", "admin"), "second-peer": ("requester",)}
     people = []
-    async with api.client("admin") as admin:
-        for name, roles in callers.items():
-            header = {"name": "Authorization", "value": f"Bearer {await _person(admin, name, *roles)}"}
-            people.append({"name": name, "fixedHeaders": [header]})
+    for name, roles in callers.items():
+        header = {"name": "Authorization", "value": f"Bearer {await api.new_user(name, *roles)}"}
+        people.append({"name": name, "fixedHeaders": [header]})
     (tmp_path / "auth.json").write_text(json.dumps({"auth": people}))
     command = [
         *(str(Path(sys.executable).with_name("st")), "run", f"{api.url}/openapi.json"),

@@ -41,8 +41,7 @@ async def test_revoked_tokens_and_disabled_users_are_refused_at_once(api: Api, a
     revoked = f"UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = '{sha256_hex(tokens[0])}'"
     disabled = "UPDATE users SET disabled_at = now() WHERE name = 'leaver'"
     for what, expected in (("SELECT", [200, 200]), (revoked, [401, 200]), (disabled, [401, 401])):
-        async with api.services.db.transaction("local") as tx:
-            await tx.execute(what)
+        await api.write(what)
         assert [(await visitor.get("/v1/auth/me", headers=head)).status_code for head in heads] == expected
 
 
@@ -57,8 +56,7 @@ async def test_an_administrator_adds_users_gives_roles_and_mints_tokens(api: Api
     left = await admin.post("/v1/auth/logout", headers={"Authorization": f"Bearer {token}"})
     assert refusal(left) == (409, "no_session")
     assert (await admin.post("/v1/users/nobody/tokens", json={})).status_code == 404
-    async with api.services.db.transaction("local") as tx:
-        kept = await tx.fetch("SELECT * FROM api_tokens")
+    kept = await api.rows("SELECT * FROM api_tokens")
     assert token not in str([dict(row) for row in kept]), "only its hash is stored"
 
 
@@ -186,7 +184,7 @@ class Team:
         self.api = api
 
     def client(self, token: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.api.url, headers=bearer(token), timeout=30)
+        return self.api.client_of(token)
 
     def token_of(self, name: str) -> str:
         """Of a local user, made by perdure/apps/bootstrap.py."""
@@ -329,8 +327,7 @@ async def test_a_user_whose_password_the_requester_reset_never_decides_on_their_
 
 async def test_a_token_of_an_unknown_creator_decides_no_administrators_request(team: Team) -> None:
     _, minted = await team.minted(team.token_of("admin"), "reviewer")
-    async with team.api.services.db.transaction("local") as tx:
-        await tx.execute("UPDATE api_tokens SET created_by = DEFAULT WHERE token_sha256 = $1", sha256_hex(minted))
+    await team.api.write("UPDATE api_tokens SET created_by = DEFAULT WHERE token_sha256 = $1", sha256_hex(minted))
     asked, plain = await paused(team.api, by="admin"), await paused(team.api, by="requester")
     assert await team.decides(asked, minted) == OWN
     assert await team.decides(plain, minted) == (200, "approved")

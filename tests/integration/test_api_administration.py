@@ -110,8 +110,7 @@ async def test_an_administrator_creates_lists_and_deletes_webhooks(api: Api) -> 
         assert (await admin.delete(path)).json() == {"ended": True}
         assert (await admin.delete(path)).status_code == 404
         assert (await admin.get("/v1/webhooks")).json()["items"] == []
-    async with api.services.db.transaction("local") as tx:
-        kept = str([dict(row) for row in await tx.fetch("SELECT * FROM webhooks")])
+    kept = str([dict(row) for row in await api.rows("SELECT * FROM webhooks")])
     assert made.json()["secret"] not in kept
 
 
@@ -135,8 +134,7 @@ async def test_a_chat_token_decides_low_risk_requests_as_its_user(api: Api, revi
     asked = await paused(api)
     refused = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)
     assert refusal(refused) == (403, "not_from_chat")
-    async with api.services.db.transaction("local") as tx:
-        await tx.execute("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
+    await api.write("UPDATE approvals SET risk = 'low' WHERE id = $1", asked.approval["id"])
     own = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=await chat_token(api, "requester"))
     assert own.status_code == 403, "no user decides on the own request there either"
     done = await visitor.post(f"{asked.path}/decision", json=asked.body(), headers=head)

@@ -15,6 +15,7 @@ import pytest
 from perdure.apps import SHIPPED
 from perdure.local.ports import free_port
 from tests.integration.conftest import Api, Caller
+from tests.integration.test_api_turns import conversation as begun
 from tests.integration.test_api_turns import refusal
 from tests.unit.examples.payments_process import wait_until_healthy
 
@@ -38,8 +39,7 @@ def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def conversation(client: httpx.AsyncClient, *tables: str, agent: str = "chart_builder") -> str:
-    made = await client.post("/v1/conversations", json={"agent": agent})
-    path = f"/v1/conversations/{made.json()['id']}"
+    path = f"/v1/conversations/{await begun(client, agent=agent)}"
     for number, table in enumerate(tables):
         params, headers = {"name": f"t{number}.csv"}, {"Content-Type": "text/csv"}
         sent = await client.post(f"{path}/files", params=params, content=table, headers=headers)

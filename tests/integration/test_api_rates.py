@@ -15,7 +15,7 @@ from perdure.local import DataParts
 from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.test_api_access import having
-from tests.integration.test_api_outages import TwoApis, two_apis
+from tests.integration.test_api_process import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
 
 PER_MINUTE = 40
@@ -25,9 +25,8 @@ class LimitedApis(TwoApis):
     async def token(self) -> str:
         """The token of a new user, who has sent no request yet."""
         name = f"p{new_id()[-8:]}"
-        async with having(self.one, local=True), self.one.client("admin") as admin:  # local: not counted itself
-            await admin.post("/v1/users", json={"name": name})
-            return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
+        async with having(self.one, local=True):  # the administrator is not counted
+            return await self.one.new_user(name)
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +61,8 @@ async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/
 
 
 async def test_a_users_requests_are_counted_by_all_processes_and_apart_from_others(limited_apis: LimitedApis) -> None:
-    head = {"Authorization": f"Bearer {await limited_apis.token()}"}
-    async with (
-        httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as one,
-        httpx.AsyncClient(base_url=limited_apis.other.url, headers=head, timeout=30) as other,
-    ):
+    token = await limited_apis.token()
+    async with limited_apis.one.client_of(token) as one, limited_apis.other.client_of(token) as other:
         async with burst(PER_MINUTE) as found:
             for each in await asyncio.gather(statuses(one, PER_MINUTE), statuses(other, PER_MINUTE)):
                 found.update(each)
@@ -88,8 +84,7 @@ async def test_callers_without_a_token_are_counted_by_address_but_probes_are_not
 
 async def test_requests_of_this_processs_own_pages_are_counted_separately(limited_apis: LimitedApis) -> None:
     head = {"Authorization": f"Bearer {await limited_apis.token()}"}
-    async with limited_apis.one.client(None) as client:
-        client.headers.update(head)
+    async with limited_apis.one.client_of(head["Authorization"].removeprefix("Bearer ")) as client:
         assert (await statuses(client, 2 * PER_MINUTE))[429] > 0
     inside = httpx.ASGITransport(PageApi(limited_apis.one.app))
     async with httpx.AsyncClient(base_url="http://inside", transport=inside, headers=head) as page:
@@ -103,10 +98,10 @@ async def test_local_tokens_of_the_stack_have_no_limit(limited_apis: LimitedApis
 
 
 async def test_without_valkey_each_process_counts_alone_with_a_low_limit(limited_apis: LimitedApis) -> None:
-    head = {"Authorization": f"Bearer {await limited_apis.token()}"}
+    token = await limited_apis.token()
     await limited_apis.valkey.cut()
     try:
-        async with httpx.AsyncClient(base_url=limited_apis.one.url, headers=head, timeout=30) as client:
+        async with limited_apis.one.client_of(token) as client:
             async with burst(FALLBACK_PER_MINUTE) as found:
                 found.update(await statuses(client, PER_MINUTE))
     finally:

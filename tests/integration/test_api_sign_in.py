@@ -21,7 +21,7 @@ from tests.eventually import until
 from tests.integration.bad_tokens import bad_tokens, decode_token
 from tests.integration.conftest import Api
 from tests.integration.test_api_access import PASSWORD, Team
-from tests.integration.test_api_outages import TwoApis, two_apis
+from tests.integration.test_api_process import TwoApis, two_apis
 from tests.integration.test_api_turns import code, refusal
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -153,8 +153,7 @@ async def test_fifty_simultaneous_refreshes_of_one_token_return_one_successor(ap
         assert (await client.get("/v1/auth/me", headers=bearer(answers[7]))).status_code == 200
         following = await client.post("/v1/auth/refresh", json={"refresh_token": successor})
         assert following.status_code == 200 and following.json()["refresh_token"] not in (token, successor)
-    async with api.services.db.transaction("local") as tx:
-        kept = str([dict(row) for row in await tx.fetch("SELECT * FROM refresh_tokens")])
+    kept = str([dict(row) for row in await api.rows("SELECT * FROM refresh_tokens")])
     assert token not in kept and successor not in kept, "only hashes are stored"
 
 
@@ -163,23 +162,19 @@ async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_sessi
         first = await signed_in(client, ann)
         client.cookies.clear()
         token, session = first.json()["refresh_token"], decode_token(first.json()["access_token"])[1]["sid"]
-        async with api.services.db.transaction("local") as tx:
-            began = "UPDATE sessions SET began_at = now() - interval '89 days 23 hours' WHERE id = $1"
-            await tx.execute(began, session)
+        await api.write("UPDATE sessions SET began_at = now() - interval '89 days 23 hours' WHERE id = $1", session)
         second = await client.post("/v1/auth/refresh", json={"refresh_token": token})
         left = datetime.fromisoformat(second.json()["refresh_expires_at"]) - datetime.now(UTC)
         assert timedelta(minutes=55) < left < timedelta(minutes=61), "ninety days in all, however often it is refreshed"
-        async with api.services.db.transaction("local") as tx:
-            used = "UPDATE refresh_tokens SET used_at = used_at - interval '11 seconds' WHERE token_sha256 = $1"
-            await tx.execute(used, sha256_hex(token))
+        used = "UPDATE refresh_tokens SET used_at = used_at - interval '11 seconds' WHERE token_sha256 = $1"
+        await api.write(used, sha256_hex(token))
         stolen = await client.post("/v1/auth/refresh", json={"refresh_token": token})
         assert refusal(stolen) == (401, "refresh_token_reused")
         for answer in (first, second):
             assert (await client.get("/v1/auth/me", headers=bearer(answer))).status_code == 401
         heir = await client.post("/v1/auth/refresh", json={"refresh_token": second.json()["refresh_token"]})
         assert refusal(heir) == (401, "refresh_token_invalid")
-    async with api.services.db.transaction("local") as tx:
-        kinds = await tx.fetch("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", session)
+    kinds = await api.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", session)
     assert [row["kind"] for row in kinds] == ["session.begun", "session.ended"]
 
 
@@ -323,12 +318,11 @@ async def test_an_expired_guessed_or_foreign_code_is_refused(local_api: Api) -> 
     for name in ("X-Forwarded-For", "Forwarded", "Via"):
         through_proxy = await entered(local_api, code, headers={name: "127.0.0.1"})
         assert refused(through_proxy), "a proxy of this machine brings people of others"
-    async with local_api.services.db.transaction("local") as tx:
-        await tx.execute("UPDATE sign_in_codes SET expires_at = now()")
+    await local_api.write("UPDATE sign_in_codes SET expires_at = now()")
     assert refused(await entered(local_api, code))
     await new_code(local_api)
-    async with local_api.services.db.transaction("local") as tx:
-        assert await tx.fetchval("SELECT count(*) FROM sign_in_codes") == 1, "those that are over go with the next one"
+    kept = await local_api.value("SELECT count(*) FROM sign_in_codes")
+    assert kept == 1, "those that are over go with the next one"
 
 
 async def test_only_the_stack_of_one_machine_gives_sign_in_codes(api: Api, local_api: Api) -> None:

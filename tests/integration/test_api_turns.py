@@ -171,8 +171,7 @@ async def test_an_idempotency_key_is_valid_for_a_user_a_route_and_a_day(api: Api
         for agent, status in (("nobody", 404), ("refunds", 201)):
             answer = await client.post("/v1/conversations", headers=retried, json={"agent": agent})
             assert answer.status_code == status
-        async with api.services.db.transaction("local") as tx:
-            await tx.execute("UPDATE idempotency SET created_at = now() - interval '25 hours' WHERE key = 'retried'")
+        await api.write("UPDATE idempotency SET created_at = now() - interval '25 hours' WHERE key = 'retried'")
         later = await client.post("/v1/conversations", headers=retried, json={"agent": "refunds", "title": "new"})
         assert later.status_code == 201 and later.json()["id"] != answer.json()["id"], "forgotten after a day"
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import asyncpg
-import httpx
 import pytest
 
 from perdure.contracts.errors import CallerError
@@ -351,10 +350,7 @@ def stream_events(stream: str) -> list[tuple[str, dict[str, Any]]]:
 
 async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api: Api) -> None:
     async with api.client("admin") as admin, api.client("reviewer") as reviewer:
-        await admin.post("/v1/users", json={"name": LEAVER, "roles": ["requester"]})
-        token = (await admin.post(f"/v1/users/{LEAVER}/tokens", json={})).json()["token"]
-        headers = {"Authorization": f"Bearer {token}"}
-        async with httpx.AsyncClient(base_url=api.url, headers=headers, timeout=30) as leaver:
+        async with api.client_of(await api.new_user(LEAVER, "requester")) as leaver:
             path = f"/v1/conversations/{await conversation(leaver)}/turns"
             turn = (await leaver.post(path, params={"wait": 20}, json={"message": "Refund order 1042"})).json()
         approval = f"/v1/approvals/{turn['waiting_for']['ids'][0]}"
@@ -372,7 +368,7 @@ async def test_every_view_of_an_erased_users_turn_answers_with_valid_fields(api:
         assert before[0]["nodes"] and all(each.get("items", True) for each in before), before
         erased = await admin.delete(f"/v1/users/{LEAVER}/data")
         assert erased.status_code == 200, erased.text
-        assert (await admin.get("/v1/auth/me", headers=headers)).status_code == 401
+        assert (await admin.get("/v1/auth/me", headers=leaver.headers)).status_code == 401
 
         answers = [await admin.get(path, params=params) for path, params in views]
         assert [answer.status_code for answer in answers] == [200] * len(views)

@@ -28,7 +28,26 @@ from tests.doubles.message_script import Line
 from tests.eventually import until
 from tests.harness import Harness
 from tests.integration.conftest import in_transaction
-from tests.integration.lost_turns import begun, make_older, status, workflow_or_none
+
+
+async def begun(harness: Harness) -> TurnAddress:
+    """A turn whose workflow runs on a queue without workers."""
+    address, started = await harness.start(Line("hi"))
+    assert started.note is not None and await harness.deps.notifier.deliver_soon(started.note)
+    return address
+
+
+async def status(harness: Harness, address: TurnAddress) -> tuple[str, str | None]:
+    row = (await harness.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
+    return row["status"], (row["problem"] or {}).get("code")
+
+
+async def workflow_or_none(temporal: Client, address: TurnAddress) -> WorkflowExecutionDescription | None:
+    try:
+        return await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
+    except RPCError as error:
+        assert error.status is RPCStatusCode.NOT_FOUND
+        return None
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +63,7 @@ async def stopped(harness: Harness) -> None:
 async def lost(harness: Harness) -> TurnAddress:
     address, _ = await harness.start(Line("lost"))
     await undelivered(harness, address)
-    await make_older(harness, address)
+    await harness.make_older(address)
     return address
 
 
@@ -52,7 +71,7 @@ async def terminated(harness: Harness, temporal: Client) -> TurnAddress:
     """A turn of a minute ago whose run has been ended by hand."""
     address = await begun(harness)
     await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
-    await make_older(harness, address)
+    await harness.make_older(address)
     return address
 
 
@@ -75,7 +94,7 @@ async def test_a_terminated_turn_fails_and_the_next_one_starts(
     assert reconcile.SETTLING_SECONDS + 2 * reconcile.INTERVAL_SECONDS < 30
     monkeypatch.setattr(reconcile, "INTERVAL_SECONDS", 0.2)
     address = await begun(harness)
-    await make_older(harness, address)
+    await harness.make_older(address)
     waiting, _ = await harness.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
     stop = asyncio.Event()
     running = asyncio.create_task(reconciler.run(stop))
@@ -125,7 +144,7 @@ async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
     alive = await begun(harness)
     young, waits = [(await harness.start(Line("hi")))[0] for _ in range(2)]
     await undelivered(harness, young)
-    await make_older(harness, alive, waits)
+    await harness.make_older(alive, waits)
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
     for looking in (reconciler, Reconciler(relay, elsewhere, Notifier(elsewhere, relay))):
         await looking.run_pass()
@@ -135,7 +154,7 @@ async def test_a_run_that_is_alive_young_undelivered_or_unknown_is_left_alone(
 
 async def test_a_queued_turn_not_admitted_is_started_and_not_lost(harness: Harness, reconciler: Reconciler) -> None:
     second, third = await stranded(harness)
-    await make_older(harness, second, third)
+    await harness.make_older(second, third)
     for _ in range(2):
         await reconciler.run_pass()
         assert await status(harness, second) == ("accepted", None)

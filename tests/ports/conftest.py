@@ -10,8 +10,7 @@ from tests.doubles.providers.client import RecordingClient
 from tests.doubles.providers.server import ProviderDouble
 from tests.harness import Harness
 from tests.ports.contract import NewTurn
-from tests.ports.double_side import double_turn
-from tests.ports.real_side import RealSide, real_side
+from tests.ports.sides import RealSide, double_turn, real_side
 from tests.served_turns import Served
 
 

@@ -20,7 +20,9 @@ from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import ENDED, Kind, Routing, TurnStatus
 from perdure.core.approvals.decisions import Decision
+from perdure.core.events.traces import alarms_of
 from perdure.core.turns import Caps
+from perdure.graph.registry import TOPOLOGIES
 from perdure.local import DataParts
 from perdure.store import agents
 from perdure.store.database import Database
@@ -30,12 +32,27 @@ from perdure.store.valkey import Valkey
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker import queues
 from perdure.worker.queues import freeze_heap, tools_of, workers_for
+from perdure.worker.telemetry import edges_of
 from tests.conftest import Person
 from tests.eventually import until
 from tests.harness import AppRecords, own_queues
 from tests.local_egress import new_client
-from tests.node_paths import ENDED_NODES, assert_paths
 from tests.served_turns import Served
+
+EDGES = {one.name: edges_of(one) for one in TOPOLOGIES}
+ENDED_NODES = """
+SELECT t.topology, t.id::text AS turn_id, array_agg(e.data ->> 'node' ORDER BY e.seq) AS nodes
+FROM turns t JOIN events e ON e.turn_id = t.id AND e.kind = 'node_end'
+WHERE t.routing ->> 'turns' = $1 GROUP BY t.id
+"""
+"""The turns of one queue with their nodes, in the order in which they ended."""
+
+
+def assert_paths(rows: list[asyncpg.Record]) -> None:
+    """Every turn that ran took a path of its manifest, whatever its test was about."""
+    for row in rows:
+        off = [alarm.model_dump() for alarm in alarms_of(row["nodes"], EDGES[row["topology"]], row["turn_id"])]
+        assert not off, (row["topology"], row["nodes"], off)
 
 
 @dataclass(slots=True)

@@ -323,14 +323,14 @@ async def test_a_days_budget_is_exceeded_by_less_than_one_call_despite_kills(
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
         turns = [await served.begin(Line("yes", seconds=2.0)) for _ in range(FIRST)]
-        async with worker_process("model_worker", urls, parts, at.routing.llm) as process:
+        async with worker_process(Kind.LLM, urls, parts, at.routing.llm) as process:
             await until(busy, seconds=60)
             process.kill()
             await process.wait()
         turns += [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS - FIRST)]
         lost = (await today(at))[1]
         assert lost >= 4 * HOLDS_TOKENS, "it died with calls under way"
-        async with worker_process("model_worker", urls, parts, at.routing.llm):
+        async with worker_process(Kind.LLM, urls, parts, at.routing.llm):
             rows = [await served.until(turn, *ENDED, seconds=150) for turn in turns]
     ends = {(row["status"], (row["problem"] or {}).get("code")) for row in rows}
     assert ends == {("completed", None), ("limited", "day_token_budget_spent")}
@@ -370,7 +370,7 @@ async def test_an_end_interrupted_by_kill_9_is_completed_by_another_worker(
     at = served.harness
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
-        async with worker_process("dying_worker", urls, parts, at.routing.turns) as process:
+        async with worker_process(Kind.TURNS, urls, parts, at.routing.turns) as process:
             address = await served.begin(Line("well"))
             await wait_for_word(process, b"ending")
             process.kill()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.providers.scripted import read_script
+from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
+from perdure.activities.providers.scripted import Script, ScriptedProvider, read_script
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import Routing, TurnStatus
 from perdure.core.approvals.decisions import Decision
@@ -18,10 +19,10 @@ from perdure.store import agents
 from perdure.store.approvals import views
 from tests.conftest import Urls
 from tests.doubles.desk_variants import changed_agent
-from tests.doubles.providers.agent_script import answers_of
 from tests.doubles.providers.client import UNWARNED
-from tests.doubles.providers.requests import SentRequest, requests_of
-from tests.doubles.providers.server import ProviderDouble
+from tests.doubles.providers.requests import Seen, SentRequest, openai_messages, requests_of
+from tests.doubles.providers.script import Call, Step
+from tests.doubles.providers.server import Answers, ProviderDouble
 from tests.harness import own_queues, publish_app
 from tests.workflow.conftest import Engine
 
@@ -34,6 +35,22 @@ FILING = f"Prepare the Rule 37 filing for {WELL}"
 CORE = ["context_assemble", "create_entity", "entity_resolve"]
 BLOCKS = ["good_cause_narrative", "offset_well_analysis", "rule37_filing_assembly", "spacing_assessment"]
 PLAYERS = {"openai/gpt-4o-mini": Routing.spread(), "anthropic/claude-sonnet-4-5": Routing.compact()}
+
+
+def answers_of(script: Script) -> Answers:
+    """An agent's own script, for requests in OpenAI's or Anthropic's form."""
+    model = ScriptedProvider(script.model_copy(update={"tokens_per_second": 0.0}))
+
+    async def answer(seen: Seen) -> Step:
+        tools: list[dict[str, Any]] = [{"function": {"name": name, "parameters": {}}} for name in seen.tools]
+        request = ProviderRequest(seen.model, tuple(openai_messages(seen.body)), tuple(tools))
+        chunks = [chunk async for chunk in model.stream(request)]
+        drafts = [draft for chunk in chunks if isinstance(chunk, Complete) for draft in chunk.tool_calls]
+        calls = [Call(name=each.name, arguments=each.raw_arguments, id=each.provider_id) for each in drafts]
+        text = "".join(chunk.text for chunk in chunks if isinstance(chunk, TextDelta))
+        return Step(text=text, calls=tuple(calls))
+
+    return answer
 
 
 @pytest.fixture(scope="module", params=PLAYERS)

@@ -177,7 +177,7 @@ async def test_a_killed_worker_loses_no_call(harness: Harness, temporal: Client,
     at.world.go_on.clear()
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.TURNS))
-        async with worker_process("dying_worker", urls, parts, at.routing.turns) as process:
+        async with worker_process(Kind.TURNS, urls, parts, at.routing.turns) as process:
             address = await served.paused(Line("asking", [SLOW, POST, PAY]), DONE)
             await served.decide(address)
             await until(lambda: served.effects(address, "/pay") == 1)

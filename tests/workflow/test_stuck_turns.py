@@ -22,7 +22,6 @@ from perdure.workflows.turn_segment import TurnSegment
 from tests.conftest import KEYRING, Urls
 from tests.doubles.message_script import Line
 from tests.eventually import until
-from tests.integration.lost_turns import make_older
 from tests.served_turns import ALL_KINDS, DONE, PAY, POST, Served, apart, serve
 
 MIB = 1 << 20
@@ -66,7 +65,7 @@ async def reconcile_until_stuck(served: Served, relay: Database, address: TurnAd
     async def found() -> bool:
         return (await reconciled(served, relay, address, 0.0))["stuck"] is not None
 
-    await make_older(served.harness, address)
+    await served.harness.make_older(address)
     with capture_logs() as said:
         await until(found)
         await reconciled(served, relay, address, 3_600.0)
@@ -187,7 +186,7 @@ async def test_it_is_found_among_many_paused_turns_after_a_signal(
     served: Served, relay: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.worker.reconcile.MAX_CHECKED_ONE_BY_ONE", 1)
-    await make_older(served.harness, await served.paused(Line("", [PAY]), DONE))
+    await served.harness.make_older(await served.paused(Line("", [PAY]), DONE))
     address = await failing_node(served, monkeypatch)
     await served.harness.write("UPDATE turns SET rung_at = now() - interval '1 minute' WHERE id = $1", address.turn_id)
     await reconcile_until_stuck(served, relay, address)

@@ -5,9 +5,22 @@ forms: an answer (`text`, `thinking`, `calls`), an error status (`status`), and 
 """
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a vendor rejects a request, before it has the vendor's form."""
+
+    message: str
+    code: str = ""
+    param: str = ""
 
 
 class Fault(StrEnum):

@@ -33,12 +33,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tests.doubles.providers.openai_wire import chunk, error_body, fault_lines
-from tests.doubles.providers.refusal import Refusal
 from tests.doubles.providers.requests import Seen, latest_user_text
-from tests.doubles.providers.script import Fault, Step
+from tests.doubles.providers.script import Fault, Refusal, Step
 from tests.doubles.providers.vendors import VENDORS, Vendor
-from tests.doubles.providers.wires import line
+from tests.doubles.providers.wires import chunk, error_body, fault_lines, line
 
 STEPS = TypeAdapter(list[Step])
 Answers = Callable[[Seen], Awaitable[Step]]

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from tests.doubles.providers import wires
-from tests.doubles.providers.message_rules import message_refusals
-from tests.doubles.providers.openai_wire import AZURE, MISTRAL, OPENAI
-from tests.doubles.providers.refusal import Body, Refusal
-from tests.doubles.providers.tool_rules import tool_refusals
-from tests.doubles.providers.wires import Wire
+from tests.doubles.providers.rules import message_refusals, tool_refusals
+from tests.doubles.providers.script import Body, Refusal
+from tests.doubles.providers.wires import AZURE, MISTRAL, OPENAI, Wire
 
 Error = Callable[[int, Refusal], JsonValue]
 
