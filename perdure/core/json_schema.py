@@ -3,7 +3,8 @@
 Schemas come from authors of tools and blocks and from MCP servers, values from models and callers. None of them may
 block the event loop, which all users share.
 
-A schema is read by the draft that it names in `$schema`, without one by 2020-12. OpenAPI's `nullable` is understood.
+A schema is read by the draft that it names in `$schema`, without one by 2020-12. A schema within it that names a draft
+is read by that one. OpenAPI's `nullable` is understood.
 Patterns are those of JavaScript (core/patterns.py). Decimals are compared by their shortest texts, so that 19.99 is a
 multiple of 0.01. Distinct items are counted by their canonical text, not compared in pairs.
 
@@ -318,20 +319,31 @@ _DRAFTS: Mapping[str, Any] = {
 """The library's validators by the address of the draft's schema, without scheme and final `#`."""
 
 
-def draft_of(schema: Mapping[str, JsonValue]) -> Any:
-    """Returns the library's validator for the draft that the schema names in `$schema`; 2020-12 if it names none or an
-    unknown one."""
-    return _DRAFTS.get(str(schema.get("$schema", "")).rstrip("#").partition("//")[2], Draft202012Validator)
+def draft_of(schema: Mapping[str, JsonValue], default: Any = Draft202012Validator) -> Any:
+    """Returns the library's validator for the draft that the schema names in `$schema`; `default` if it names none or
+    an unknown one."""
+    return _DRAFTS.get(str(schema.get("$schema", "")).rstrip("#").partition("//")[2], default)
 
 
 def _bounded(draft: Any) -> Any:
     """Returns the draft's validator with the checks of this module."""
     checks = {word: _OWN_CHECKS.get(word, check) for word, check in draft.VALIDATORS.items()}
     checks |= {word: _or_null(checks[word]) for word in _NULLABLE if word in checks}
-    return extend(draft, {word: _count_keywords(check) for word, check in checks.items()})  # type: ignore[no-untyped-call]
+    bounded: Any = extend(draft, {word: _count_keywords(check) for word, check in checks.items()})  # type: ignore[no-untyped-call]
+    bounded.evolve = _for_inner_schema
+    return bounded
 
 
-_BOUNDED = {draft: _bounded(draft) for draft in _DRAFTS.values()}
+def _for_inner_schema(self: Any, **changes: Any) -> Any:
+    """Returns the validator of a schema within another. The library's own function takes the library's own validator
+    for each schema that names its draft, which the one behind `{"$ref": "#"}` often does."""
+    schema = changes.setdefault("schema", self.schema)
+    names_draft = isinstance(schema, Mapping) and "$schema" in schema
+    validator = _BOUNDED.get(draft_of(schema, None), type(self)) if names_draft else type(self)
+    return validator(**{"registry": self._registry, "_resolver": self._resolver, **changes})
+
+
+_BOUNDED: Mapping[Any, Any] = {draft: _bounded(draft) for draft in _DRAFTS.values()}
 
 
 def mistakes_in_schema(schema: Mapping[str, JsonValue]) -> list[tuple[_Place, str]]:

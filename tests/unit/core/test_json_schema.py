@@ -47,6 +47,7 @@ def short_pattern_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ({"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}, {HOSTILE: 1}),
     pytest.param({"type": "object", "propertyNames": {"pattern": SLOW}}, {HOSTILE: 1}, marks=SOAK),
     ({"$defs": {"s": {"pattern": SLOW}}, **of(s={"$ref": "#/$defs/s"})}, {"s": HOSTILE}),
+    (of(s={"$schema": "http://json-schema.org/draft-07/schema#", "pattern": SLOW}), {"s": HOSTILE}),
 ])  # fmt: skip
 def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: Schema, args: Schema) -> None:
     began = time.monotonic()
@@ -109,9 +110,10 @@ def test_multiples_are_compared_as_decimals(step: float, value: JsonValue, fits:
 
 
 INTEGER: Schema = {"type": "integer"}
-DRAFT_4, DRAFT_6, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 6, 7))
-DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
-PAIR: JsonValue = {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False}
+DRAFT_3, DRAFT_4, DRAFT_6, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (3, 4, 6, 7))
+DRAFT_2019, DRAFT_2020 = (f"https://json-schema.org/draft/{name}/schema" for name in ("2019-09", "2020-12"))
+ITSELF: Schema = of(n={"type": "string", "nullable": True, "pattern": r"^\u{61}$"}, c={"$ref": "#"})
+PAIR: Schema = {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False}
 OPEN: Schema = of(n={"type": "integer"})
 CLOSED: Schema = {"allOf": [OPEN], "unevaluatedProperties": False}
 CHOICE: Schema = {
@@ -149,6 +151,11 @@ CHOICE: Schema = {
     ("", {"dependentSchemas": {"n": of(m={})}, **OPEN, "unevaluatedProperties": False}, {"n": 1, "m": 1}, {"m": 1}),
     ("", {"$ref": "#/$defs/x", "$defs": {"x": OPEN}, "unevaluatedProperties": False}, {"n": 1}, {"m": 1}),
     ("", of(n={"prefixItems": [{}], "unevaluatedItems": False}), {"n": [1]}, {"n": [1, 2]}),
+    *((draft, ITSELF, {"c": {"n": None, "c": {"n": "a"}}}, {"c": {"n": "b"}})
+      for draft in (DRAFT_3, DRAFT_4, DRAFT_6, DRAFT_7, DRAFT_2019, DRAFT_2020, "https://drafts.example/unknown")),
+    ("", of(n={"$schema": DRAFT_7, **PAIR}), {"n": [1, "a"]}, {"n": [1, "a", 2]}),
+    ("", of(n={"$schema": DRAFT_4, "multipleOf": 0.01}), {"n": 19.99}, {"n": 19.995}),
+    (DRAFT_7, of(n={"$schema": "https://drafts.example/unknown", **PAIR}), {"n": [1]}, {"n": ["a"]}),
     ("https://drafts.example/unknown", of(n={"prefixItems": [{"type": "integer"}]}), {"n": [1]}, {"n": ["a"]}),
 ])  # fmt: skip
 def test_a_schema_is_read_by_the_draft_that_it_names(
