@@ -21,9 +21,10 @@ from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_schemas import replaced_properties
+from perdure.core.bounded_schemas import Effort
 from perdure.core.calls.defaults import with_defaults
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
-from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
+from perdure.core.json_schema import SchemaError, effort_for, schema_errors, schema_errors_text
 
 MAX_ARGUMENTS_CHARACTERS = 262_144
 """Longer argument texts are rejected unread."""
@@ -99,7 +100,7 @@ def replayed_arguments(text: str) -> str:
     return canonical_json({_REJECTED: text[:MAX_REPLAYED_CHARACTERS]})
 
 
-def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+def check_arguments(value: object, schema: Mapping[str, JsonValue], effort: Effort | None = None) -> ParsedArguments:
     """Checks arguments that are JSON already."""
     try:
         args = jsonb_form(value)
@@ -107,7 +108,7 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
             raise InvalidArguments("they must be a JSON object")
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
-    found = schema_errors(args, schema)
+    found = schema_errors(args, schema, effort)
     if not found:
         return ParsedArguments(args, digest_of(args))
     return replace(
@@ -119,8 +120,9 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
 def freeze_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Checks the arguments of a call that is made or edited, and fills in the schema's defaults, so that the reviewer
     sees and the digest covers what will run."""
-    checked = check_arguments(value, schema)
-    args = checked.args if checked.fault else with_defaults(checked.args, schema)
+    effort = effort_for(value)
+    checked = check_arguments(value, schema, effort)
+    args = checked.args if checked.fault else with_defaults(checked.args, schema, effort)
     return checked if args == checked.args else ParsedArguments(args, digest_of(args))
 
 
