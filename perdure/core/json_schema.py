@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jsonschema import Draft7Validator
 from jsonschema.exceptions import SchemaError as InvalidSchema
 from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
@@ -34,6 +35,8 @@ MIN_CHECKS, CHECKS_A_NODE, MAX_CHECKS = 10_000, 20, 200_000
 A thousand take about 0.02 s (measured)."""
 VALUE_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
 """Keywords whose values are data, not schemas."""
+BY_NAME = frozenset(("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"))
+"""Keywords whose values have a schema for each name."""
 _Place = tuple[str | int, ...]
 MAX_FAULTS = 3
 _MAX_ERROR_CHARACTERS = 200
@@ -159,21 +162,40 @@ def mistakes_in_schema(schema: Mapping[str, JsonValue]) -> list[tuple[_Place, st
     try:
         draft_of(schema).check_schema(dict(schema), format_checker=None)
     except InvalidSchema as error:
-        return [(tuple(error.absolute_path), error.message)]
+        return [(tuple(error.absolute_path), _hint(schema) + error.message)]
     return list(_invalid_patterns(schema, ()))
 
 
+def _hint(schema: Mapping[str, JsonValue]) -> str:
+    """Returns what to do about an invalid schema that would be valid in the draft that it does not name."""
+    is_older = "$schema" not in schema and Draft7Validator(Draft7Validator.META_SCHEMA).is_valid(dict(schema))
+    return "name its draft in $schema, because it is not valid in 2020-12: " if is_older else ""
+
+
+def schemas_within(schema: Mapping[str, Any]) -> Iterator[tuple[_Place, Any]]:
+    """Yields what a schema has within it besides data, with its place. The name of a property is not a keyword."""
+    for keyword, value in schema.items():
+        if keyword in BY_NAME and isinstance(value, Mapping):
+            yield from (((keyword, name), each) for name, each in value.items())
+        elif keyword not in VALUE_KEYWORDS:
+            yield (keyword,), value
+
+
 def _invalid_patterns(part: object, place: _Place) -> Iterator[tuple[_Place, str]]:
-    pairs = part.items() if isinstance(part, Mapping) else enumerate(part) if isinstance(part, list) else ()
-    for name, inner in pairs:
-        patterns = [inner] if name == "pattern" else list(inner) if name == "patternProperties" else []
-        for pattern in patterns if isinstance(part, Mapping) else ():
-            try:
-                compile_pattern(pattern) if isinstance(pattern, str) else None
-            except InvalidPattern as error:
-                yield (*place, name), f"{pattern!r} is not a pattern of JavaScript: {error}"
-        if name not in VALUE_KEYWORDS:
-            yield from _invalid_patterns(inner, (*place, name))
+    if isinstance(part, list):
+        for number, each in enumerate(part):
+            yield from _invalid_patterns(each, (*place, number))
+    if not isinstance(part, Mapping):
+        return
+    named = part.get("patternProperties")
+    patterns = [("patternProperties", each) for each in (named if isinstance(named, Mapping) else ())]
+    for keyword, pattern in [*patterns, ("pattern", part.get("pattern"))]:
+        try:
+            compile_pattern(pattern) if isinstance(pattern, str) else None
+        except InvalidPattern as error:
+            yield (*place, keyword), f"{pattern!r} is not a pattern of JavaScript: {error}"
+    for within, inner in schemas_within(part):
+        yield from _invalid_patterns(inner, (*place, *within))
 
 
 def outline_schema(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -265,12 +265,15 @@ def test_each_field_of_any_schema_is_described_in_one_harmless_line() -> None:
     ({"patternProperties": {"[": {}, "a": {"not": {"pattern": "("}}}},
      [("patternProperties",), ("patternProperties", "a", "not", "pattern")]),
     (of(pattern={"type": "string"}, n={"default": {"pattern": "("}}), []),
+    (of(default={"pattern": "("}), [("properties", "default", "pattern")]),
     (of(n=PAIR), [("properties", "n", "items")]),
     ({"$schema": DRAFT_7, **of(n=PAIR)}, []),
     ({"$schema": DRAFT_4, **of(n={"minimum": 1, "exclusiveMinimum": 1})}, [("properties", "n", "exclusiveMinimum")]),
 ])  # fmt: skip
 def test_a_mistake_in_a_schema_is_named_with_its_place(schema: Schema, places: list[tuple[str | int, ...]]) -> None:
-    assert [place for place, _ in mistakes_in_schema(schema)] == places
+    found = mistakes_in_schema(schema)
+    assert [place for place, _ in found] == places
+    assert ("name its draft" in "".join(text for _, text in found)) is (schema == of(n=PAIR))
 
 
 NAN = float("nan")
