@@ -15,7 +15,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from perdure.core.json_schema import draft_of, mistakes_in_schema
+from perdure.core.bounded_schemas import draft_of
+from perdure.core.json_schema import mistakes_in_schema
 from perdure.core.text import is_clean
 
 MAX_TEXT_BYTES = 65_536

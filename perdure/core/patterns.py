@@ -38,7 +38,7 @@ class _Position(Enum):
 
 
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
-_GROUP = re.compile(r"\(\?(?:P?<[A-Za-z_]\w*>|P=\w+\)|[a-zA-Z-]*[:)]|[=!]|<[=!])?")
+_GROUP = re.compile(r"\(\?(?:P?<(?P<name>[A-Za-z_$][\w$]*)>|P=(?P<same>\w+)\)|[a-zA-Z-]*[:)]|[=!]|<[=!])?")
 _CODE_POINT = re.compile(
     r"u\{([0-9a-fA-F]{1,6})\}|u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
     r"|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|c([a-zA-Z])"
@@ -139,7 +139,9 @@ class _Translation:
         self.position += len(text)
         if text in ("(?=", "(?!", "(?<=", "(?<!") or text.startswith("(?P="):
             self.is_regular = False
-        return text
+        if start and start["name"]:
+            return f"(?P<{_group_name(start['name'])}>"
+        return f"(?P={_group_name(start['same'])})" if start and start["same"] else text
 
     def _count(self) -> str:
         count = _COUNT.match(self.pattern, self.position)
@@ -165,11 +167,11 @@ class _Translation:
 
     def _back_reference(self) -> str:
         self.is_regular = False
-        reference = re.compile(r"\\(?:k<(\w+)>|(\d+))").match(self.pattern, self.position)
+        reference = re.compile(r"\\(?:k<([\w$]+)>|(\d+))").match(self.pattern, self.position)
         if not reference:
             raise InvalidPattern(f"invalid back reference at position {self.position}")
         self.position = reference.end()
-        return f"(?P={reference[1]})" if reference[1] else f"(?:\\{reference[2]})"
+        return f"(?P={_group_name(reference[1])})" if reference[1] else f"(?:\\{reference[2]})"
 
     def _property(self) -> str:
         """Translates `\\p{…}`; returns an empty text for any other escape."""
@@ -244,6 +246,11 @@ def _of_code_point(point: re.Match[str]) -> str:
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
         raise InvalidPattern(f"U+{number:X} is not a character")
     return chr(number)
+
+
+def _group_name(name: str) -> str:
+    """Returns the name of a group without `$`, which only JavaScript allows. Each name has its own form."""
+    return "n" + name.replace("_", "__").replace("$", "_d")
 
 
 def _literal(character: str) -> str:

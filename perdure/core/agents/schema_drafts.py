@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urldefrag, urljoin
 
-from perdure.core.json_schema import VALUE_KEYWORDS
+from perdure.core.json_schema import VALUE_KEYWORDS, schemas_within
 
 _TYPES: Final = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _BY_NAME: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
@@ -40,9 +40,8 @@ def _named_places(part: Any, base: str, place: str) -> Iterator[tuple[str, str]]
     names = [part.get(keyword) for keyword in ("$anchor", "$dynamicAnchor")]
     names += [own[1:]] if own.startswith("#") else []
     yield from ((f"{base}#{name}", place) for name in names if isinstance(name, str))
-    for keyword, value in part.items():
-        if keyword not in VALUE_KEYWORDS:
-            yield from _named_places(value, base, f"{place}/{escape(keyword)}")
+    for within, value in schemas_within(part):
+        yield from _named_places(value, base, "/".join((place, *(escape(str(name)) for name in within))))
 
 
 def _base_of(part: Mapping[str, Any], base: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, sha256_hex
 from perdure.core.agents.schema_drafts import escape, in_2020_12
-from perdure.core.json_schema import VALUE_KEYWORDS
+from perdure.core.json_schema import schemas_within
 
 NOT_AN_OBJECT: Final = "not_an_object"
 """The schema does not describe an object."""
@@ -327,10 +327,10 @@ def _references(schema: Any) -> Iterator[str]:
         for each in schema:
             yield from _references(each)
     elif isinstance(schema, dict):
-        for keyword, value in schema.items():
-            if keyword == "$ref" and isinstance(value, str):
+        for place, value in schemas_within(schema):
+            if place == ("$ref",) and isinstance(value, str):
                 yield value
-            elif keyword not in VALUE_KEYWORDS:
+            else:
                 yield from _references(value)
 
 

@@ -12,7 +12,7 @@ Invariants:
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +21,10 @@ from pydantic import JsonValue
 
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.tool_schemas import replaced_properties
+from perdure.core.bounded_schemas import Effort
 from perdure.core.calls.defaults import with_defaults
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
-from perdure.core.json_schema import SchemaError, schema_errors, schema_errors_text
+from perdure.core.json_schema import SchemaError, effort_for, schema_errors, schema_errors_text
 
 MAX_ARGUMENTS_CHARACTERS = 262_144
 """Longer argument texts are rejected unread."""
@@ -54,15 +55,23 @@ class ParsedArguments:
     """The fields that violate the schema."""
 
 
+_Check = Callable[[object, Mapping[str, JsonValue]], ParsedArguments]
+
+
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
-    """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
+    """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair. The
+    schema's defaults are filled in."""
+    return _parse_checked(text, schema, freeze_arguments)
+
+
+def _parse_checked(text: str, schema: Mapping[str, JsonValue], check: _Check) -> ParsedArguments:
     if len(text) > MAX_ARGUMENTS_CHARACTERS:
         return _invalid_arguments(f"the arguments exceed {MAX_ARGUMENTS_CHARACTERS} characters; send fewer")
     try:
         value = _parse_or_none(text)
         if isinstance(value, str):
-            return _check_inner_text(value, schema)
-        return _check_parsed({} if value is None else value, schema)
+            return _check_inner_text(value, schema, check)
+        return _check_parsed({} if value is None else value, schema, check)
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
@@ -71,17 +80,17 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> ParsedArgumen
         return _invalid_arguments(
             "the arguments are not valid JSON and could not be repaired; send them again as one JSON object"
         )
-    checked = _check_parsed(repaired, schema)
+    checked = _check_parsed(repaired, schema, check)
     return replace(checked, repaired=checked.fault is None)
 
 
-def _check_inner_text(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+def _check_inner_text(text: str, schema: Mapping[str, JsonValue], check: _Check) -> ParsedArguments:
     """Checks arguments that were encoded twice, so that the first decoding gave a string."""
     try:
         value = _parse_or_none(text)
     except (ValueError, RecursionError):
         value = text
-    checked = _check_parsed({} if value is None else value, schema)
+    checked = _check_parsed({} if value is None else value, schema, check)
     return replace(checked, repaired=checked.fault is None)
 
 
@@ -99,7 +108,7 @@ def replayed_arguments(text: str) -> str:
     return canonical_json({_REJECTED: text[:MAX_REPLAYED_CHARACTERS]})
 
 
-def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+def check_arguments(value: object, schema: Mapping[str, JsonValue], effort: Effort | None = None) -> ParsedArguments:
     """Checks arguments that are JSON already."""
     try:
         args = jsonb_form(value)
@@ -107,7 +116,7 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
             raise InvalidArguments("they must be a JSON object")
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
-    found = schema_errors(args, schema)
+    found = schema_errors(args, schema, effort)
     if not found:
         return ParsedArguments(args, digest_of(args))
     return replace(
@@ -119,8 +128,9 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArg
 def freeze_arguments(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Checks the arguments of a call that is made or edited, and fills in the schema's defaults, so that the reviewer
     sees and the digest covers what will run."""
-    checked = check_arguments(value, schema)
-    args = checked.args if checked.fault else with_defaults(checked.args, schema)
+    effort = effort_for(value)
+    checked = check_arguments(value, schema, effort)
+    args = checked.args if checked.fault else with_defaults(checked.args, schema, effort)
     return checked if args == checked.args else ParsedArguments(args, digest_of(args))
 
 
@@ -129,13 +139,13 @@ def _parse_or_none(text: str) -> object:
     return _parse(text) if text.strip() else None
 
 
-def _check_parsed(value: object, schema: Mapping[str, JsonValue]) -> ParsedArguments:
+def _check_parsed(value: object, schema: Mapping[str, JsonValue], check: _Check) -> ParsedArguments:
     """Checks a model's arguments, with the properties' own names instead of those that the model was sent."""
     replaced = replaced_properties(schema)
     if not replaced:
-        return freeze_arguments(value, schema)
+        return check(value, schema)
     try:
-        return freeze_arguments(_with_own_names(jsonb_form(value), replaced), schema)
+        return check(_with_own_names(jsonb_form(value), replaced), schema)
     except InvalidArguments as unfit:
         return _invalid_arguments(f"the arguments are invalid: {unfit}; send them again as one JSON object")
 
@@ -240,13 +250,13 @@ def same_json(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 def read_object(text: str, schema: Mapping[str, JsonValue]) -> ParsedArguments:
     """Returns the object in a model's answer. Its fault is in words for the model. The text is parsed strictly,
-    repaired once, and accepted only if it matches the schema. No text and `null` are not an answer, unless the
-    object has no properties."""
+    repaired once, and accepted only if it matches the schema. Defaults are not filled in, because the model did not say
+    them. No text and `null` are not an answer, unless the object has no properties."""
     fenced = _FENCED.match(text)
     text = fenced["inside"] if fenced else text
     if text.strip() in ("", "null") and schema.get("properties"):
         return _invalid_arguments("the answer is empty; answer with one JSON object")
-    parsed = parse_arguments(text, schema)
+    parsed = _parse_checked(text, schema, check_arguments)
     if parsed.fault is None:
         return parsed
     return ParsedArguments({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))

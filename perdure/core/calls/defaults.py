@@ -1,127 +1,221 @@
-"""Fills in the defaults of a schema, so that a reviewer sees and the digest covers what will run."""
+"""Fills in the defaults of a schema, so that a reviewer sees and the digest covers what will run.
 
+The schema is read with the validator's own rules for references and drafts (core/bounded_schemas.py).
+"""
+
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any
 
 from pydantic import JsonValue
+from referencing.exceptions import Unresolvable
 
+from perdure.contracts.values import canonical_json
+from perdure.core.bounded_schemas import (
+    Effort,
+    TooMuch,
+    applied_keywords,
+    inner_validator,
+    referred_schemas,
+    spending,
+    validator_of,
+)
 from perdure.core.calls.jsonb import MAX_DEPTH, InvalidArguments, jsonb_form
-from perdure.core.json_schema import follow_reference, schema_errors
 
-MAX_DEFAULTS = 100
+MAX_DEFAULTS = 1_000
 """Arguments that lack more defaults stay as they are."""
 MAX_DEFAULT_DEPTH = 6
 """Deeper places are not filled in, because a default can contain its own schema."""
-_MAX_PARTS = 100_000
-"""Maximum parts of the schema that are read for one set of arguments."""
-_MAX_VALIDATED_VALUES = 50_000
-"""Maximum values that are validated, all validations together, for defaults that are not all valid together."""
+MAX_CHECKS, MAX_SECONDS = 60_000, 0.25
+"""The effort of filling in: parts of the schema that are read, keywords that are evaluated, and characters that are
+filled in. So many checks take 0.2 s at most for ordinary schemas (measured). The seconds, in time of the thread, end
+those whose every check is slow."""
+_ITEMS_A_CHECK, _CHARACTERS_A_CHECK = 20, 10
 _MAX_REFERENCES = 6
 """Maximum references and alternatives that lead from one part of a schema to the next."""
 _Place = tuple[str | int, ...]
+_Missing = list[tuple[_Place, JsonValue]]
 
 
-class _TooMuch(Exception):
-    """Filling in the defaults would take too long."""
-
-
-def with_defaults(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def with_defaults(
+    args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue], checked: Effort | None = None
+) -> dict[str, JsonValue]:
     """Returns valid arguments with the defaults of the schema for what they leave out, also within objects and lists.
 
     A default of null stays out: it means the same. So does a default that jsonb cannot keep, or with which the
     arguments would be invalid. With its own result, the function returns the same again. Arguments for which this would
-    take too long stay as they are: those that lack more than `MAX_DEFAULTS` defaults, and large ones whose defaults are
-    not all valid.
+    take too long stay as they are: those that lack more than `MAX_DEFAULTS` defaults, and those whose schema takes more
+    than `MAX_CHECKS` steps. `checked` is the effort with which the arguments were validated. The result shares values
+    with `args`.
     """
+    effort = Effort.starting(MAX_CHECKS, MAX_SECONDS, MAX_SECONDS, checked)
     try:
-        return _filled(deepcopy(dict(args)), schema)
-    except _TooMuch:
-        return deepcopy(dict(args))
+        with spending(effort):
+            return _Filler(schema, effort).filled(dict(args))
+    except (TooMuch, TimeoutError):
+        return dict(args)
 
 
-def _filled(args: dict[str, JsonValue], schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Returns the arguments with all defaults; each round fills those that the defaults of the round before lack.
+class _Filler:
+    """Fills in the defaults of one schema.
 
-    Raises: _TooMuch.
+    Its methods raise TooMuch or TimeoutError if the effort is spent.
     """
-    reader, validated, filled = _Reader(schema), 0, 0
-    while missing := reader.missing(args):
-        if filled + len(missing) > MAX_DEFAULTS:
-            raise _TooMuch
-        fits = dict(missing) if not schema_errors(_with(args, missing), schema) else {}
-        if not fits:  # some are refused: they are tried one by one
-            validated += len(missing) * _count(args)
-            if validated > _MAX_VALIDATED_VALUES:
-                raise _TooMuch
-            for place, default in missing.items():
-                if not schema_errors(_with(args, fits | {place: default}), schema):
-                    fits[place] = default
-        if not fits:
-            break
-        args, filled = _with(args, fits), filled + len(fits)
-    return args
 
+    def __init__(self, schema: Mapping[str, JsonValue], effort: Effort) -> None:
+        self._root = validator_of(schema)
+        self._effort = effort
+        self._filled = 0
+        self._own_defaults: dict[tuple[int, int], tuple[object, JsonValue, int]] = {}
 
-class _Reader:
-    """Reads a schema for the defaults that values lack."""
+    def filled(self, args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Returns the arguments with all defaults; each round fills those that the defaults of the round before
+        lack."""
+        while missing := list(self._missing_in(args).items()):
+            if self._filled + len(missing) > MAX_DEFAULTS:
+                raise TooMuch
+            filled = self._with_fitting(args, missing)
+            if filled is args:
+                break
+            args = filled
+        return args
 
-    def __init__(self, schema: Mapping[str, JsonValue]) -> None:
-        self._schema = schema
-        self._parts = 0
+    def _with_fitting(self, args: dict[str, JsonValue], missing: _Missing) -> dict[str, JsonValue]:
+        """Returns the arguments with the defaults with which they are valid. If all together are refused, they are
+        tried in halves."""
+        grown: dict[str, JsonValue] = self._with(args, dict(missing))
+        if _is_valid(self._root, grown):
+            self._filled += len(missing)
+            return grown
+        if len(missing) == 1:
+            return args
+        half = len(missing) // 2
+        return self._with_fitting(self._with_fitting(args, missing[:half]), missing[half:])
 
-    def missing(self, args: Mapping[str, JsonValue]) -> dict[_Place, JsonValue]:
-        """Returns the missing defaults by their place, in the form of jsonb.
+    def _with(self, value: Any, defaults: Mapping[_Place, JsonValue]) -> Any:
+        """Returns a copy with the defaults; what has none within it is shared."""
+        copy = value.copy()
+        self._count(copy)
+        inner: dict[str | int, dict[_Place, JsonValue]] = defaultdict(dict)
+        for place, default in defaults.items():
+            inner[place[0]][place[1:]] = default
+        for name, within in inner.items():
+            copy[name] = within[()] if () in within else self._with(copy[name], within)
+        return copy
 
-        Raises: _TooMuch.
-        """
-        self._parts = 0
+    def _missing_in(self, args: dict[str, JsonValue]) -> dict[_Place, JsonValue]:
+        """Returns the missing defaults by their place, in the form of jsonb."""
         found: dict[_Place, JsonValue] = {}
-        for place, default in self._missing(dict(args), self._schema, ()):
+        for place, default in self._missing(args, self._root, ()):
             found.setdefault(place, default)
         return found
 
-    def _missing(self, value: JsonValue, part: object, place: _Place) -> Iterator[tuple[_Place, JsonValue]]:
-        if not isinstance(value, dict | list) or len(place) > MAX_DEFAULT_DEPTH:
+    def _missing(self, value: JsonValue, validator: Any, place: _Place) -> Iterator[tuple[_Place, JsonValue]]:
+        if len(place) > MAX_DEFAULT_DEPTH:
             return
-        for read in self._applied(part):
-            if isinstance(value, list):
-                for number, item in enumerate(value):
-                    yield from self._missing(item, _schema_of_item(read, number), (*place, number))
-                continue
-            for name, inner in value.items():
-                yield from self._missing(inner, _schema_of_property(read, name), (*place, name))
-            properties = read.get("properties")
-            for name, inner in properties.items() if isinstance(properties, Mapping) else ():
-                if name not in value and isinstance(inner, Mapping):
-                    default = inner.get("default", follow_reference(inner, self._schema).get("default"))
-                    yield from _kept(default, (*place, name))
+        for at in self._applied(value, validator):
+            words = applied_keywords(at)
+            self._count(value)
+            for name, item in value.items() if isinstance(value, dict) else enumerate(value):  # type: ignore[arg-type]
+                if isinstance(item, dict | list):
+                    part = _schema_of_item(words, name) if isinstance(name, int) else _schema_of_property(words, name)
+                    if isinstance(part, Mapping):
+                        yield from self._missing(item, inner_validator(at, part), (*place, name))
+            if isinstance(value, dict):
+                yield from self._missing_properties(value, at, words.get("properties"), place)
 
-    def _applied(self, part: object, steps: int = 0) -> Iterator[Mapping[str, Any]]:
-        """Yields the schemas that an object or a list must fit: the part, what it refers to, all of `allOf`, and the
-        only alternative besides null."""
-        self._parts += 1
-        if self._parts > _MAX_PARTS:
-            raise _TooMuch
-        if not isinstance(part, Mapping) or steps > _MAX_REFERENCES:
+    def _missing_properties(
+        self, value: dict[str, JsonValue], at: Any, properties: object, place: _Place
+    ) -> Iterator[tuple[_Place, JsonValue]]:
+        self._count(properties)
+        for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+            if name not in value and isinstance(inner, Mapping):
+                default = self._default_of(at, inner, len(place) + 1)
+                if default is not None and _is_kept(name):
+                    yield (*place, name), default
+
+    def _default_of(self, at: Any, part: Mapping[str, Any], depth: int) -> JsonValue:
+        """Returns the default of a property in the form of jsonb. Returns None if it has none, it is too deep, or its
+        own schema refuses it."""
+        key = id(part), depth
+        if key not in self._own_defaults:
+            default = self._read_default(inner_validator(at, part), depth)
+            size = 0 if default is None else len(canonical_json(default)) // _CHARACTERS_A_CHECK
+            self._own_defaults[key] = part, default, size
+        _, default, size = self._own_defaults[key]
+        self._effort.checks -= size
+        self._effort.spend()
+        return default
+
+    def _read_default(self, validator: Any, depth: int) -> JsonValue:
+        default, at = None, validator
+        for _ in range(_MAX_REFERENCES):
+            self._effort.spend()
+            words = applied_keywords(at)
+            default = words.get("default")
+            if "default" in words or (at := next(_referred(at), None)) is None:
+                break
+        try:
+            kept = jsonb_form(default, MAX_DEPTH - depth)
+        except InvalidArguments:
+            return None
+        return kept if kept is not None and _is_valid(validator, kept) else None
+
+    def _applied(self, value: JsonValue, validator: Any, steps: int = 0) -> Iterator[Any]:
+        """Yields the validators of the schemas that an object or a list must fit: the part, what it refers to, all of
+        `allOf`, and the only alternative that it fits."""
+        self._effort.spend()
+        if not isinstance(validator.schema, Mapping) or steps > _MAX_REFERENCES:
             return
-        yield part
-        target = follow_reference(part, self._schema)
-        inner = [] if target is part else [target]
+        yield validator
+        words = applied_keywords(validator)
+        inner = list(_referred(validator))
         for keyword in ("allOf", "anyOf", "oneOf"):
-            schemas = part.get(keyword)
+            schemas = words.get(keyword)
             schemas = schemas if isinstance(schemas, list) else []
-            if keyword != "allOf":
-                schemas = [each for each in schemas if not (isinstance(each, Mapping) and each.get("type") == "null")]
-            inner += schemas if keyword == "allOf" or len(schemas) == 1 else []
+            parts = [inner_validator(validator, each) for each in schemas if isinstance(each, Mapping | bool)]
+            inner += parts if keyword == "allOf" else self._only_fitting(value, parts)
         for each in inner:
-            yield from self._applied(each, steps + 1)
+            yield from self._applied(value, each, steps + 1)
+
+    def _only_fitting(self, value: JsonValue, alternatives: list[Any]) -> list[Any]:
+        others = [each for each in alternatives if applied_keywords(each).get("type") != "null"]
+        self._count(alternatives)
+        fitting = others if len(others) == 1 else [each for each in others if _is_valid(each, value)]
+        return fitting if len(fitting) == 1 else []
+
+    def _count(self, value: object) -> None:
+        """Counts a value that is read once, with what is within it."""
+        self._effort.checks -= len(value) // _ITEMS_A_CHECK if isinstance(value, dict | list) else 0
+        self._effort.spend()
 
 
-def _count(value: object) -> int:
-    """Returns how many values a value has, itself included."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + sum(map(_count, inner))
+def _is_valid(validator: Any, value: JsonValue) -> bool:
+    """Returns whether a value is valid; if that cannot be found out, it is not.
+
+    Raises: TooMuch or TimeoutError if the effort is spent.
+    """
+    try:
+        return not any(validator.descend(value, validator.schema, resolver=validator._resolver))
+    except (TooMuch, TimeoutError):
+        raise
+    except Exception:  # the schema is invalid there
+        return False
+
+
+def _is_kept(name: str) -> bool:
+    try:
+        jsonb_form(name)
+    except InvalidArguments:
+        return False
+    return True
+
+
+def _referred(validator: Any) -> Iterator[Any]:
+    try:
+        yield from referred_schemas(validator)
+    except Unresolvable:
+        return
 
 
 def _schema_of_item(read: Mapping[str, Any], number: int) -> object:
@@ -137,24 +231,3 @@ def _schema_of_property(read: Mapping[str, Any], name: str) -> object:
     if isinstance(properties, Mapping) and name in properties:
         return properties[name]
     return None if read.get("patternProperties") else read.get("additionalProperties")
-
-
-def _kept(default: object, place: _Place) -> Iterator[tuple[_Place, JsonValue]]:
-    """Yields the default in the form of jsonb if it has one and is not null."""
-    try:
-        jsonb_form(place[-1])
-        kept = jsonb_form(default, MAX_DEPTH - len(place))
-    except InvalidArguments:
-        return
-    if kept is not None:
-        yield place, kept
-
-
-def _with(args: dict[str, JsonValue], defaults: Mapping[_Place, JsonValue]) -> dict[str, JsonValue]:
-    filled: Any = deepcopy(args)
-    for place, default in defaults.items():
-        value = filled
-        for part in place[:-1]:
-            value = value[part]
-        value[place[-1]] = deepcopy(default)
-    return filled  # type: ignore[no-any-return]

@@ -81,7 +81,8 @@ def test_a_round_begins_after_the_users_message_that_follows_no_result(roles: st
 
 
 KIND = {"type": "string", "enum": ["a", "b"]}
-SCHEMA: dict[str, Any] = {"type": "object", "properties": {"kind": KIND}, "required": ["kind"]}
+FIELDS = {"kind": KIND, "sure": {"default": True}}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": FIELDS, "required": ["kind"]}
 SCHEMA["additionalProperties"] = False
 
 
