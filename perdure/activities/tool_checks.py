@@ -27,10 +27,16 @@ from perdure.store.events.event_log import write
 
 _REFUSED = "the tool refuses the value"
 _UNCHECKED = "the arguments could not be checked, because no worker finished it; the tool was not called"
+_SLOW = "tool_check_slow"
 _MAX_FIELD_CHARACTERS = 200
 MAX_CHECKS = 6
 """The attempts that may begin to check the calls of a round. If none of them ended, the calls are refused: a validator
 that keeps Python's lock ends the worker of every attempt."""
+MAX_SLOW_CHECKS = 3
+"""The attempts in which a check may take too long, for which a busy worker can be the cause. Then the call is refused.
+"""
+PARALLEL_CHECKS = 4
+"""The calls of rounds that a worker checks at a time. Validators share Python's lock, and each has only seconds."""
 _log = structlog.get_logger(__name__)
 
 
@@ -49,9 +55,9 @@ class CheckedCall:
 
 
 async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefused | None:
-    """Returns what the tool's types refuse of the arguments. They also refuse what they cannot check in time.
+    """Returns what the tool's types refuse of the arguments.
 
-    Raises: UpstreamUnavailable if this worker has no thread for it.
+    Raises: UpstreamUnavailable if this worker has no thread for it; `tool_check_slow` if it took too long.
     """
     try:
         await tool.bind(args)
@@ -61,14 +67,8 @@ async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefuse
         raise UpstreamUnavailable("tool_check_unavailable", error.message) from None
     except ToolUnavailable as unavailable:
         _log.warning("tool_check_failed", tool=tool.card.name, problem=unavailable.message)
-        return ArgumentsRefused("", unavailable.message)
+        raise UpstreamUnavailable(_SLOW, unavailable.message) from None
     return None
-
-
-async def _problem(call: CheckedCall) -> str:
-    """Returns why a call is refused; empty if it is not."""
-    refused = await _refusal(call.tool, call.row.args) if call.tool is not None else None
-    return f"the arguments are invalid: {refused.message}" if refused is not None else ""
 
 
 def _answer(request: CheckRequest, call: CheckedCall, problem: str) -> CallAnswer:
@@ -82,6 +82,7 @@ class ToolCheckActivities:
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
+        self._few = asyncio.Semaphore(PARALLEL_CHECKS)
 
     @activity.defn(name="tools.check")
     async def check(self, request: CheckRequest) -> Checked:
@@ -136,7 +137,7 @@ class ToolCheckActivities:
         begun = heartbeats.recorded if isinstance(heartbeats.recorded, int) else 0
         if calls and begun < MAX_CHECKS:
             await heartbeats.record(begun + 1)
-            problems = await asyncio.gather(*map(_problem, calls))
+            problems = await self._problems(calls, is_last=begun + 1 >= MAX_SLOW_CHECKS)
         else:
             problems = [_UNCHECKED] * len(calls)
         return {
@@ -144,6 +145,28 @@ class ToolCheckActivities:
             for call, problem in zip(calls, problems, strict=True)
             if problem
         }
+
+    async def _problems(self, calls: Sequence[CheckedCall], *, is_last: bool) -> list[str]:
+        """Returns for each call why it is refused; empty if it is not.
+
+        Raises: UpstreamUnavailable, when no other check of these calls runs any more.
+        """
+        checks = (self._problem(call, is_last=is_last) for call in calls)
+        problems = await asyncio.gather(*checks, return_exceptions=True)
+        for problem in problems:
+            if isinstance(problem, BaseException):
+                raise problem
+        return [str(problem) for problem in problems]
+
+    async def _problem(self, call: CheckedCall, *, is_last: bool) -> str:
+        try:
+            async with self._few:
+                refused = await _refusal(call.tool, call.row.args) if call.tool is not None else None
+        except UpstreamUnavailable as error:
+            if error.code != _SLOW or not is_last:
+                raise
+            return f"the arguments could not be checked: {error.message}"
+        return f"the arguments are invalid: {refused.message}" if refused is not None else ""
 
     async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
         """Returns the tool in this version; None if no worker can have it.

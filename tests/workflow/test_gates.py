@@ -22,7 +22,7 @@ from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, Wake
 from perdure.core.approvals.deadlines import MARGIN
 from perdure.core.approvals.decisions import Decision
 from perdure.local import DataParts
-from perdure.sdk.tools import Tool
+from perdure.sdk.tools import Tool, ToolUnavailable
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
 from tests.doubles.message_script import Line
@@ -83,22 +83,30 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
 
 
 @pytest.mark.parametrize(
-    ("fault", "left", "told"),
+    ("fault", "times", "left", "told"),
     [
-        (UpstreamUnavailable("lost", "no heartbeat"), None, ["no worker finished it"] * 2),
+        (UpstreamUnavailable("lost", "no heartbeat"), 9, None, ["no worker finished it"] * 2),
+        (ToolUnavailable("slow"), 9, ["t1.0"], ["could not be checked: slow"]),
+        (ToolUnavailable("slow"), 1, ["t1.0", "t1.1"], []),
     ],
 )
 async def test_a_check_that_never_ends_is_not_repeated_for_ever(
-    served: Served, monkeypatch: pytest.MonkeyPatch, fault: Exception, left: list[str] | None, told: list[str]
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+    times: int,
+    left: list[str] | None,
+    told: list[str],
 ) -> None:
-    bind = Tool.bind
+    bind, faults = Tool.bind, iter([fault] * times)
 
     async def breaking(tool: Tool, args: Mapping[str, JsonValue]) -> dict[str, Any]:
-        if args["amount"] == "2.00":
-            raise fault
+        if args["amount"] == "2.00" and (now := next(faults, None)):
+            raise now
         return await bind(tool, args)
 
     monkeypatch.setattr(tool_checks, "MAX_CHECKS", 3)
+    monkeypatch.setattr(tool_checks, "MAX_SLOW_CHECKS", 2)
     monkeypatch.setattr(Tool, "bind", breaking)
     calls = [("remit", {"day": "2026-02-28", "amount": amount}) for amount in ("1.00", "2.00")]
     address = await served.begin(Line("asking", calls), DONE, agent_id="remitter")
