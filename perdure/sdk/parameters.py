@@ -1,10 +1,10 @@
 """The parameters of a tool's function: their JSON Schema, their defaults, and the values of a call."""
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from pydantic import (
@@ -24,10 +24,9 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
+from perdure.sdk.default_values import has_unordered_elements, in_order, stable_text
 from perdure.sdk.exact_types import checks_more, impossible_values
 from perdure.sdk.outcomes import ToolRefused
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ToolDefinitionError(Exception):
@@ -63,21 +62,28 @@ class _ArgumentsSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
-    def get_default_value(self, schema: Any) -> Any:
-        """Returns the default, also of a factory that always returns the same value. The value of any other factory,
-        such as a new id, is made when the call runs."""
-        factory = schema.get("default_factory")
-        if factory is None or not self._with_factories or not _is_constant(factory):
-            return super().get_default_value(schema)
-        self.has_factories = True
-        return factory()
-
     def default_schema(self, schema: Any) -> dict[str, Any]:
-        made, default = super().default_schema(schema), self.get_default_value(schema)
-        if made.get("default") is None or self._is_kept(schema["schema"], made["default"], default):
+        """Returns the schema with the default, also of a factory that always returns the same value. The value of any
+        other factory, such as a new id, is made when the call runs."""
+        factory = schema.get("default_factory")
+        if factory is not None:
+            schema = {name: value for name, value in schema.items() if name != "default_factory"}
+            if self._with_factories and _is_constant(factory):
+                self.has_factories = True
+                schema["default"] = factory()
+        made, default = super().default_schema(schema), schema.get("default")
+        if made.get("default") is None:
             return made
-        self.removed.append(_stable_text(default))
+        if has_unordered_elements(default) and isinstance(made["default"], list):
+            made["default"].sort(key=repr)
+        if self._is_kept(schema["schema"], made["default"], default):
+            return made
+        if factory is None:
+            self.removed.append(stable_text(default))
         return {name: value for name, value in made.items() if name != "default"}
+
+    def encode_default(self, dft: Any) -> Any:
+        return in_order(super().encode_default(dft), dft)
 
     def _is_kept(self, schema: Any, shown: object, default: object) -> bool:
         try:
@@ -91,11 +97,13 @@ class _ArgumentsSchema(GenerateJsonSchema):
 
 
 def _is_constant(factory: Any) -> bool:
-    """Returns whether a factory without arguments uses no name but its own: `list`, or `lambda: ["a"]`."""
+    """Returns whether a factory without arguments uses no name but its own, and has no function within it: `list`, or
+    `lambda: ["a"]`."""
     code = getattr(factory, "__code__", None)
     if code is None:
         return factory in (list, dict, set, frozenset, tuple, str, int, float, bool)
-    return not (code.co_names or code.co_freevars or code.co_argcount or code.co_kwonlyargcount)
+    outer = code.co_names or code.co_freevars or code.co_argcount or code.co_kwonlyargcount
+    return not outer and not any(isinstance(constant, CodeType) for constant in code.co_consts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +263,7 @@ def _arguments_schema(
     schema.pop("title", None)
     removed = _remove_unfit_defaults(function, hints, schema.setdefault("properties", {}))
     if generator.removed:
-        removed[""] = _stable_text(sorted(set(generator.removed)))  # also those within models
+        removed[""] = stable_text(sorted(set(generator.removed)))  # also those within models
     return schema, removed, generator.has_factories
 
 
@@ -275,25 +283,5 @@ def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any
             if not fits:
                 del properties[name]["default"]
         if name in properties and "default" not in properties[name] and parameter.default is not parameter.empty:
-            own[name] = _stable_text(parameter.default)
+            own[name] = stable_text(parameter.default)
     return own
-
-
-def _stable_text(value: object) -> str:
-    """Returns a text for a default, without the order of sets and the addresses of objects, which each process has
-    for itself."""
-    name = type(value).__qualname__
-    if is_dataclass(value) and not isinstance(value, type):
-        return f"{name}({_stable_text({each.name: getattr(value, each.name) for each in fields(value)})})"
-    if isinstance(value, BaseModel):
-        return f"{name}({_stable_text(dict(value))})"
-    if isinstance(value, Mapping):
-        return f"{name}({sorted((_stable_text(key), _stable_text(each)) for key, each in value.items())})"
-    if isinstance(value, list | tuple):
-        return f"{name}({list(map(_stable_text, value))})"
-    if isinstance(value, set | frozenset):
-        return f"{name}({sorted(map(_stable_text, value))})"
-    try:
-        return _ADDRESS.sub("", repr(value))
-    except Exception:  # an author's class can raise anything
-        return name
