@@ -16,8 +16,8 @@ from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
+from perdure.sdk.json_reading import ArgumentsRefused
 from perdure.sdk.outcomes import ToolUnavailable
-from perdure.sdk.parameters import ArgumentsRefused
 from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool
 from perdure.store.approvals import tool_previews

@@ -26,21 +26,11 @@ from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
 from perdure.sdk.default_values import has_unordered_elements, in_order, stable_text
 from perdure.sdk.exact_types import checks_more, impossible_values
-from perdure.sdk.outcomes import ToolRefused
+from perdure.sdk.json_reading import ArgumentsRefused, faults_of, with_json_reading
 
 
 class ToolDefinitionError(Exception):
     """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
-
-
-class ArgumentsRefused(ToolRefused):
-    """The types of a tool's parameters refuse the arguments of a call."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}" if field else problem)
-        self.field = field
-        """The path of the argument, with dots; empty for the arguments as a whole."""
-        self.problem = problem
 
 
 class _ArgumentsSchema(GenerateJsonSchema):
@@ -177,41 +167,25 @@ class Parameters:
         Raises: ArgumentsRefused, whatever a validator of the author's raises.
         """
         try:
-            validated = _validated(self.model, dict(args))
+            validated = self.model.model_validate(dict(args))
         except ArgumentsRefused:
             raise
+        except ValidationError as error:
+            raise ArgumentsRefused.of(faults_of(error)[0]) from error
         except Exception as error:
             raise ArgumentsRefused("", f"the arguments could not be checked ({type(error).__name__})") from error
         return {self.names[name]: getattr(validated, name) for name in self.names}
 
 
-def _validated(types: type[BaseModel] | TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
-    """Returns the value as the types read it: as Python's, or else as JSON.
+def _validated(types: TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
+    """Returns the value of a default as its type reads it: as Python's, or else as JSON.
 
-    Strict types read dates, sets and the like only from JSON. Other types could read JSON in another way: `date | str`
-    would make a date of every text that is one.
-
-    Raises: ArgumentsRefused with a fault that remains if the value is read as JSON; whatever a validator raises.
+    Raises: whatever a validator raises.
     """
-    as_python, as_json = (
-        (types.model_validate, types.model_validate_json)
-        if isinstance(types, type)
-        else (types.validate_python, types.validate_json)
-    )
     try:
-        return as_python(value)
-    except ValidationError as refused:
-        try:
-            return as_json(canonical_json(value))
-        except ValidationError as error:
-            remaining = _faults(error)
-            kinds = [(each["loc"], each["type"]) for each in remaining]
-            fault = next((each for each in _faults(refused) if (each["loc"], each["type"]) in kinds), remaining[0])
-            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
-
-
-def _faults(error: ValidationError) -> list[Any]:
-    return error.errors(include_url=False, include_input=False, include_context=False)
+        return types.validate_python(value)
+    except ValidationError:
+        return types.validate_json(canonical_json(value))
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -226,8 +200,8 @@ def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         # The schema check compares decimals exactly. pydantic compares floats and refuses 8388955.54 for 0.01. Without
         # the last argument, models within this one would keep their validators.
-        steps_aside = _without_steps(model.__pydantic_core_schema__)
-        model.__pydantic_validator__ = SchemaValidator(steps_aside, _use_prebuilt=False)
+        read = with_json_reading(_without_steps(model.__pydantic_core_schema__))
+        model.__pydantic_validator__ = SchemaValidator(read, _use_prebuilt=False)
     except (PydanticUserError, SchemaError) as error:  # a bound or a pattern that cannot be used is a SchemaError
         reason = str(error).splitlines()[0 if isinstance(error, PydanticUserError) else -1].strip()
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error

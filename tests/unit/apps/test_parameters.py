@@ -32,7 +32,8 @@ from pydantic_core import to_jsonable_python
 from perdure.core.calls.arguments import freeze_arguments
 from perdure.core.json_schema import schema_errors
 from perdure.core.patterns import InvalidPattern, compile_pattern
-from perdure.sdk.parameters import ArgumentsRefused, Parameters, ToolDefinitionError
+from perdure.sdk.json_reading import ArgumentsRefused
+from perdure.sdk.parameters import Parameters, ToolDefinitionError
 from tests.scale import sized
 
 
@@ -96,6 +97,16 @@ class Trimmed(BaseModel):
 
 def _not_a_number(value: str) -> str:
     raise TypeError("a bug of the author's")
+
+
+_COUNTED: list[int] = []
+
+
+def _counted(value: int) -> int:
+    _COUNTED.append(value)
+    if value < 0:
+        raise ValueError("negative")
+    return value
 
 
 EXACT: list[Any] = [
@@ -197,6 +208,34 @@ def test_strict_types_read_json_and_all_others_read_as_before(hint: Any, value: 
         assert str(refused).startswith(str(bound))
     else:
         assert (read, type(read)) == (bound, type(bound))
+
+
+class Checked(BaseModel):
+    day: Annotated[date, Strict()]
+    number: Annotated[int, AfterValidator(_counted)]
+
+
+@pytest.mark.parametrize(
+    ("hints", "args", "bound"),
+    [
+        ({"day": Annotated[date, Strict()], "label": date | str}, {"day": "2026-02-03", "label": "2026-01-03"}, None),
+        ({"day": Annotated[date, Strict()], "label": UUID}, {"day": "2026-02-03", "label": "no"}, "label"),
+        ({"one": Checked}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
+        ({"one": Checked | None}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
+        ({"one": Annotated[int, AfterValidator(_counted)]}, {"one": -1}, "one: Value error, negative"),
+    ],
+)
+def test_each_argument_is_read_as_json_for_itself_and_no_validator_refuses_twice(
+    hints: dict[str, Any], args: dict[str, JsonValue], bound: str | None
+) -> None:
+    _COUNTED.clear()
+    try:
+        read = parameters_of(**hints).bind(args)
+    except ArgumentsRefused as refused:
+        assert bound is not None and str(refused).startswith(bound)
+    else:
+        assert bound is None and read == {"day": date(2026, 2, 3), "label": "2026-01-03"}
+    assert len(_COUNTED) <= 1
 
 
 class Node(BaseModel):
