@@ -22,7 +22,7 @@ MAX_MESSAGE_CHARACTERS = 300
 
 
 @asynccontextmanager
-async def activity_guard() -> AsyncIterator[None]:
+async def activity_guard() -> AsyncIterator["Heartbeats"]:
     """Sends heartbeats while the block runs, so that Temporal notices a killed worker when they stop.
 
     Perdure's and the database's errors become Temporal errors without the vendor's text, which may quote rows and which
@@ -30,9 +30,9 @@ async def activity_guard() -> AsyncIterator[None]:
 
     Raises: FailureError in place of every other exception of the block.
     """
-    heartbeats = _Heartbeats()
+    heartbeats = Heartbeats()
     try:
-        yield
+        yield heartbeats
     except PerdureError as error:
         raise to_temporal(error) from None
     except FailureError:
@@ -55,14 +55,31 @@ async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-class _Heartbeats:
+class Heartbeats:
     """Sends heartbeats from a timer, not a task, because most activities end before it fires. Local activities have no
-    heartbeat."""
+    heartbeat.
+
+    A heartbeat carries what the activity has recorded. Temporal gives it to the next attempt, also if this one's worker
+    is lost.
+    """
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
-        if not activity.info().is_local:
+        info = activity.info()
+        self._recorded: tuple[object, ...] = () if info.is_local else tuple(info.heartbeat_details)
+        if not info.is_local:
             self._schedule()
+
+    @property
+    def recorded(self) -> object:
+        """The value that this attempt or an earlier one recorded; None if there is none."""
+        return self._recorded[0] if self._recorded else None
+
+    async def record(self, value: object) -> None:
+        """Sends a heartbeat with `value`, before the caller can block the loop. Not for local activities."""
+        self._recorded = (value,)
+        activity.heartbeat(value)
+        await asyncio.sleep(0)  # the SDK's own task hands it over, to a thread that needs no Python
 
     def end(self) -> None:
         if self._timer is not None:
@@ -72,7 +89,7 @@ class _Heartbeats:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._send)
 
     def _send(self) -> None:
-        activity.heartbeat()
+        activity.heartbeat(*self._recorded)
         self._schedule()
 
 

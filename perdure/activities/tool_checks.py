@@ -2,7 +2,7 @@
 before an edit is recorded."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -10,14 +10,14 @@ from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard
+from perdure.activities.guard import Heartbeats, activity_guard
 from perdure.activities.tool_execution import CallAnswer, error_answer, need_current_tool
 from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
+from perdure.sdk.json_reading import ArgumentsRefused
 from perdure.sdk.outcomes import ToolUnavailable
-from perdure.sdk.parameters import ArgumentsRefused
 from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool
 from perdure.store.approvals import tool_previews
@@ -26,7 +26,17 @@ from perdure.store.database import Connection
 from perdure.store.events.event_log import write
 
 _REFUSED = "the tool refuses the value"
+_UNCHECKED = "the arguments could not be checked, because no worker finished it; the tool was not called"
+_SLOW = "tool_check_slow"
 _MAX_FIELD_CHARACTERS = 200
+MAX_CHECKS = 6
+"""The attempts that may begin to check the calls of a round. If none of them ended, the calls are refused: a validator
+that keeps Python's lock ends the worker of every attempt."""
+MAX_SLOW_CHECKS = 3
+"""The attempts in which a check may take too long, for which a busy worker can be the cause. Then the call is refused.
+"""
+PARALLEL_CHECKS = 4
+"""The calls of rounds that a worker checks at a time. Validators share Python's lock, and each has only seconds."""
 _log = structlog.get_logger(__name__)
 
 
@@ -38,11 +48,16 @@ class CheckedCall:
     tool: Tool | None
     """The tool in the call's version; None if no worker can have it. The approval of such a call is outdated."""
 
+    @property
+    def needs_check(self) -> bool:
+        """True unless the call is settled, or its tool is gone."""
+        return self.tool is not None and self.row.outcome is None
+
 
 async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefused | None:
-    """Returns what the tool's types refuse of the arguments. They also refuse what they cannot check in time.
+    """Returns what the tool's types refuse of the arguments.
 
-    Raises: UpstreamUnavailable if this worker has no thread for it.
+    Raises: UpstreamUnavailable if this worker has no thread for it; `tool_check_slow` if it took too long.
     """
     try:
         await tool.bind(args)
@@ -52,8 +67,14 @@ async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefuse
         raise UpstreamUnavailable("tool_check_unavailable", error.message) from None
     except ToolUnavailable as unavailable:
         _log.warning("tool_check_failed", tool=tool.card.name, problem=unavailable.message)
-        return ArgumentsRefused("", unavailable.message)
+        raise UpstreamUnavailable(_SLOW, unavailable.message) from None
     return None
+
+
+def _answer(request: CheckRequest, call: CheckedCall, problem: str) -> CallAnswer:
+    ask = ToolCallRequest(call_id=call.row.call_id, tool=call.row.tool)
+    refused_call = ToolCall(address=request.address, agent_id=call.row.agent_id, agent_version="", ask=ask)
+    return error_answer(refused_call, problem)
 
 
 class ToolCheckActivities:
@@ -61,6 +82,7 @@ class ToolCheckActivities:
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
+        self._few = asyncio.Semaphore(PARALLEL_CHECKS)
 
     @activity.defn(name="tools.check")
     async def check(self, request: CheckRequest) -> Checked:
@@ -68,10 +90,10 @@ class ToolCheckActivities:
 
         Effects: one transaction, and the author's validators. Retry: safe, a refused call keeps its answer.
         """
-        async with activity_guard():
+        async with activity_guard() as heartbeats:
             if request.edit is not None:
                 return await self._check_edit(request.address, request.edit)
-            checked = await self._check_calls(request)
+            checked = await self._check_calls(request, heartbeats)
         await self._deps.live.wake(request.address.conversation_id)
         return checked
 
@@ -89,14 +111,13 @@ class ToolCheckActivities:
             await tool_previews.refuse_proposed_edit(tx, edit.approval_id, edit.key, refused.problem)
         return Checked(fault=_REFUSED, field=refused.field[:_MAX_FIELD_CHARACTERS])
 
-    async def _check_calls(self, request: CheckRequest) -> Checked:
+    async def _check_calls(self, request: CheckRequest, heartbeats: Heartbeats) -> Checked:
         async with self._deps.db.transaction(request.address.tenant_id) as tx:
             rows = await tool_calls.read_planned(tx, request.address.turn_id, request.calls)
             calls = [
                 CheckedCall(row, await self._find_tool(tx, row.agent_id, row.tool, row.tool_version)) for row in rows
             ]
-        answered = await asyncio.gather(*(self._refuse(request, call) for call in calls))
-        refused = {answer.outcome.call_id: answer for answer in answered if answer is not None}
+        refused = await self._refuse(request, [call for call in calls if call.needs_check], heartbeats)
         known = [ToolOutcome.model_validate(call.row.outcome) for call in calls if call.row.outcome is not None]
         if refused or request.events:
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
@@ -109,16 +130,43 @@ class ToolCheckActivities:
             known += [answer.outcome for answer in answers]
         return Checked(answers=tuple(outcome.message for outcome in known if outcome.message is not None))
 
-    async def _refuse(self, request: CheckRequest, call: CheckedCall) -> CallAnswer | None:
-        """Returns the answer for a planned call whose arguments are refused."""
-        if call.tool is None or call.row.outcome is not None:
-            return None
-        refused = await _refusal(call.tool, call.row.args)
-        if refused is None:
-            return None
-        ask = ToolCallRequest(call_id=call.row.call_id, tool=call.row.tool)
-        refused_call = ToolCall(address=request.address, agent_id=call.row.agent_id, agent_version="", ask=ask)
-        return error_answer(refused_call, f"the arguments are invalid: {refused.message}")
+    async def _refuse(
+        self, request: CheckRequest, calls: Sequence[CheckedCall], heartbeats: Heartbeats
+    ) -> dict[str, CallAnswer]:
+        """Returns the answers for those planned calls whose arguments are refused, by call id."""
+        begun = heartbeats.recorded if isinstance(heartbeats.recorded, int) else 0
+        if calls and begun < MAX_CHECKS:
+            await heartbeats.record(begun + 1)
+            problems = await self._problems(calls, is_last=begun + 1 >= MAX_SLOW_CHECKS)
+        else:
+            problems = [_UNCHECKED] * len(calls)
+        return {
+            call.row.call_id: _answer(request, call, problem)
+            for call, problem in zip(calls, problems, strict=True)
+            if problem
+        }
+
+    async def _problems(self, calls: Sequence[CheckedCall], *, is_last: bool) -> list[str]:
+        """Returns for each call why it is refused; empty if it is not.
+
+        Raises: UpstreamUnavailable, when no other check of these calls runs any more.
+        """
+        checks = (self._problem(call, is_last=is_last) for call in calls)
+        problems = await asyncio.gather(*checks, return_exceptions=True)
+        for problem in problems:
+            if isinstance(problem, BaseException):
+                raise problem
+        return [str(problem) for problem in problems]
+
+    async def _problem(self, call: CheckedCall, *, is_last: bool) -> str:
+        try:
+            async with self._few:
+                refused = await _refusal(call.tool, call.row.args) if call.tool is not None else None
+        except UpstreamUnavailable as error:
+            if error.code != _SLOW or not is_last:
+                raise
+            return f"the arguments could not be checked: {error.message}"
+        return f"the arguments are invalid: {refused.message}" if refused is not None else ""
 
     async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
         """Returns the tool in this version; None if no worker can have it.

@@ -286,7 +286,7 @@ TOOLS_PREVIEW = ActivityRef(
     RetryClass.TOOL,
 )
 TOOLS_CHECK = ActivityRef(
-    "tools.check", Kind.TOOLS, CheckRequest, Checked, timedelta(seconds=10), None, RetryClass.UNTIL_BACK
+    "tools.check", Kind.TOOLS, CheckRequest, Checked, timedelta(seconds=120), None, RetryClass.UNTIL_BACK
 )
 APPROVALS_OPEN = ActivityRef(
     "approvals.open", Kind.APPROVALS, OpenRequest, Opened, timedelta(seconds=20), None, RetryClass.UNTIL_BACK

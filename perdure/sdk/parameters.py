@@ -1,10 +1,10 @@
 """The parameters of a tool's function: their JSON Schema, their defaults, and the values of a call."""
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from pydantic import (
@@ -24,24 +24,13 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from perdure.contracts.values import canonical_json
 from perdure.sdk.context import ToolContext
+from perdure.sdk.default_values import has_unordered_elements, in_order, stable_text
 from perdure.sdk.exact_types import checks_more, impossible_values
-from perdure.sdk.outcomes import ToolRefused
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+from perdure.sdk.json_reading import ArgumentsRefused, faults_of, with_json_reading
 
 
 class ToolDefinitionError(Exception):
     """A tool's definition is invalid. The message names the tool and the change. Raised when its module is imported."""
-
-
-class ArgumentsRefused(ToolRefused):
-    """The types of a tool's parameters refuse the arguments of a call."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}" if field else problem)
-        self.field = field
-        """The path of the argument, with dots; empty for the arguments as a whole."""
-        self.problem = problem
 
 
 class _ArgumentsSchema(GenerateJsonSchema):
@@ -63,21 +52,28 @@ class _ArgumentsSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
-    def get_default_value(self, schema: Any) -> Any:
-        """Returns the default, also of a factory that always returns the same value. The value of any other factory,
-        such as a new id, is made when the call runs."""
-        factory = schema.get("default_factory")
-        if factory is None or not self._with_factories or not _is_constant(factory):
-            return super().get_default_value(schema)
-        self.has_factories = True
-        return factory()
-
     def default_schema(self, schema: Any) -> dict[str, Any]:
-        made, default = super().default_schema(schema), self.get_default_value(schema)
-        if made.get("default") is None or self._is_kept(schema["schema"], made["default"], default):
+        """Returns the schema with the default, also of a factory that always returns the same value. The value of any
+        other factory, such as a new id, is made when the call runs."""
+        factory = schema.get("default_factory")
+        if factory is not None:
+            schema = {name: value for name, value in schema.items() if name != "default_factory"}
+            if self._with_factories and _is_constant(factory):
+                self.has_factories = True
+                schema["default"] = factory()
+        made, default = super().default_schema(schema), schema.get("default")
+        if made.get("default") is None:
             return made
-        self.removed.append(_stable_text(default))
+        if has_unordered_elements(default) and isinstance(made["default"], list):
+            made["default"].sort(key=repr)
+        if self._is_kept(schema["schema"], made["default"], default):
+            return made
+        if factory is None:
+            self.removed.append(stable_text(default))
         return {name: value for name, value in made.items() if name != "default"}
+
+    def encode_default(self, dft: Any) -> Any:
+        return in_order(super().encode_default(dft), dft)
 
     def _is_kept(self, schema: Any, shown: object, default: object) -> bool:
         try:
@@ -91,11 +87,13 @@ class _ArgumentsSchema(GenerateJsonSchema):
 
 
 def _is_constant(factory: Any) -> bool:
-    """Returns whether a factory without arguments uses no name but its own: `list`, or `lambda: ["a"]`."""
+    """Returns whether a factory without arguments uses no name but its own, and has no function within it: `list`, or
+    `lambda: ["a"]`."""
     code = getattr(factory, "__code__", None)
     if code is None:
         return factory in (list, dict, set, frozenset, tuple, str, int, float, bool)
-    return not (code.co_names or code.co_freevars or code.co_argcount or code.co_kwonlyargcount)
+    outer = code.co_names or code.co_freevars or code.co_argcount or code.co_kwonlyargcount
+    return not outer and not any(isinstance(constant, CodeType) for constant in code.co_consts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,41 +167,25 @@ class Parameters:
         Raises: ArgumentsRefused, whatever a validator of the author's raises.
         """
         try:
-            validated = _validated(self.model, dict(args))
+            validated = self.model.model_validate(dict(args))
         except ArgumentsRefused:
             raise
+        except ValidationError as error:
+            raise ArgumentsRefused.of(faults_of(error)[0]) from error
         except Exception as error:
             raise ArgumentsRefused("", f"the arguments could not be checked ({type(error).__name__})") from error
         return {self.names[name]: getattr(validated, name) for name in self.names}
 
 
-def _validated(types: type[BaseModel] | TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
-    """Returns the value as the types read it: as Python's, or else as JSON.
+def _validated(types: TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
+    """Returns the value of a default as its type reads it: as Python's, or else as JSON.
 
-    Strict types read dates, sets and the like only from JSON. Other types could read JSON in another way: `date | str`
-    would make a date of every text that is one.
-
-    Raises: ArgumentsRefused with a fault that remains if the value is read as JSON; whatever a validator raises.
+    Raises: whatever a validator raises.
     """
-    as_python, as_json = (
-        (types.model_validate, types.model_validate_json)
-        if isinstance(types, type)
-        else (types.validate_python, types.validate_json)
-    )
     try:
-        return as_python(value)
-    except ValidationError as refused:
-        try:
-            return as_json(canonical_json(value))
-        except ValidationError as error:
-            remaining = _faults(error)
-            kinds = [(each["loc"], each["type"]) for each in remaining]
-            fault = next((each for each in _faults(refused) if (each["loc"], each["type"]) in kinds), remaining[0])
-            raise ArgumentsRefused(".".join(map(str, fault["loc"])), fault["msg"]) from error
-
-
-def _faults(error: ValidationError) -> list[Any]:
-    return error.errors(include_url=False, include_input=False, include_context=False)
+        return types.validate_python(value)
+    except ValidationError:
+        return types.validate_json(canonical_json(value))
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -218,8 +200,8 @@ def _arguments_model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         # The schema check compares decimals exactly. pydantic compares floats and refuses 8388955.54 for 0.01. Without
         # the last argument, models within this one would keep their validators.
-        steps_aside = _without_steps(model.__pydantic_core_schema__)
-        model.__pydantic_validator__ = SchemaValidator(steps_aside, _use_prebuilt=False)
+        read = with_json_reading(_without_steps(model.__pydantic_core_schema__))
+        model.__pydantic_validator__ = SchemaValidator(read, _use_prebuilt=False)
     except (PydanticUserError, SchemaError) as error:  # a bound or a pattern that cannot be used is a SchemaError
         reason = str(error).splitlines()[0 if isinstance(error, PydanticUserError) else -1].strip()
         raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be parsed from JSON: {reason}") from error
@@ -255,7 +237,7 @@ def _arguments_schema(
     schema.pop("title", None)
     removed = _remove_unfit_defaults(function, hints, schema.setdefault("properties", {}))
     if generator.removed:
-        removed[""] = _stable_text(sorted(set(generator.removed)))  # also those within models
+        removed[""] = stable_text(sorted(set(generator.removed)))  # also those within models
     return schema, removed, generator.has_factories
 
 
@@ -275,25 +257,5 @@ def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any
             if not fits:
                 del properties[name]["default"]
         if name in properties and "default" not in properties[name] and parameter.default is not parameter.empty:
-            own[name] = _stable_text(parameter.default)
+            own[name] = stable_text(parameter.default)
     return own
-
-
-def _stable_text(value: object) -> str:
-    """Returns a text for a default, without the order of sets and the addresses of objects, which each process has
-    for itself."""
-    name = type(value).__qualname__
-    if is_dataclass(value) and not isinstance(value, type):
-        return f"{name}({_stable_text({each.name: getattr(value, each.name) for each in fields(value)})})"
-    if isinstance(value, BaseModel):
-        return f"{name}({_stable_text(dict(value))})"
-    if isinstance(value, Mapping):
-        return f"{name}({sorted((_stable_text(key), _stable_text(each)) for key, each in value.items())})"
-    if isinstance(value, list | tuple):
-        return f"{name}({list(map(_stable_text, value))})"
-    if isinstance(value, set | frozenset):
-        return f"{name}({sorted(map(_stable_text, value))})"
-    try:
-        return _ADDRESS.sub("", repr(value))
-    except Exception:  # an author's class can raise anything
-        return name

@@ -49,7 +49,8 @@ _EFFECT_CLASS_TEXT = (
 )
 _RISKS = ("low", "medium", "high")
 
-
+MAX_CHECK_SECONDS = 5.0
+"""The time that an author's validators have for one call."""
 PreviewFunction = Callable[..., Awaitable["Preview"]]
 
 
@@ -100,10 +101,13 @@ class ToolPreview:
     async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
         """Runs the preview once.
 
-        Raises: whatever the author's function raises; ArgumentsRefused; TypeError if it returns no Preview.
+        Raises: whatever the author's function raises; ArgumentsRefused; ToolUnavailable; TypeError if it returns no
+        Preview.
         """
         names = self.parameters.names.values()
-        arguments = self.parameters.bind({name: value for name, value in args.items() if name in names})
+        own = {name: value for name, value in args.items() if name in names}
+        checks, name = self.parameters.checks_more, self.function.__name__
+        arguments = await _bind(self.parameters, own, name, MAX_CHECK_SECONDS, checks=checks)
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = context
         preview = await self.function(**arguments)
@@ -112,8 +116,21 @@ class ToolPreview:
         return Preview(result_of(preview.before).output, result_of(preview.after).output)
 
 
-MAX_CHECK_SECONDS = 5.0
-"""The time that an author's validators have for one call."""
+async def _bind(
+    parameters: Parameters, args: Mapping[str, JsonValue], name: str, seconds: float, *, checks: bool
+) -> dict[str, Any]:
+    """Returns the arguments as `Parameters.bind` does, in a thread if the types check more than their schema.
+
+    Raises: ArgumentsRefused; ToolUnavailable.
+    """
+    if not checks:
+        return parameters.bind(args)
+    try:
+        async with asyncio.timeout(seconds):
+            return cast(dict[str, Any], await run_in_thread(parameters.bind, {"args": args}, name))
+    except TimeoutError:
+        message = f"the types of the tool took longer than {seconds:g} s to check the arguments; it was not called"
+        raise ToolUnavailable(message) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +172,8 @@ class Tool:
 
         Raises: ArgumentsRefused; ToolUnavailable.
         """
-        if not self.card.checks:
-            return self.parameters.bind(args)
         seconds = min(MAX_CHECK_SECONDS, self.card.timeout_seconds / 2)
-        try:
-            async with asyncio.timeout(seconds):
-                bound = await run_in_thread(self.parameters.bind, {"args": args}, self.card.name)
-        except TimeoutError:
-            message = f"the types of the tool took longer than {seconds:g} s to check the arguments; it was not called"
-            raise ToolUnavailable(message) from None
-        return cast(dict[str, Any], bound)
+        return await _bind(self.parameters, args, self.card.name, seconds, checks=self.card.checks)
 
     def _own_context(self, context: ToolContext) -> ToolContext:
         is_plain = not inspect.iscoroutinefunction(inspect.unwrap(self.function))

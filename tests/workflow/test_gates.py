@@ -13,13 +13,16 @@ from pydantic import JsonValue
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 
+from perdure.activities import tool_checks
 from perdure.contracts.activities import Verdicts
 from perdure.contracts.approvals import VerdictState
+from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.deadlines import MARGIN
 from perdure.core.approvals.decisions import Decision
 from perdure.local import DataParts
+from perdure.sdk.tools import Tool, ToolUnavailable
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
 from tests.doubles.message_script import Line
@@ -77,6 +80,41 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
     assert served.effects(address, "/remit", "t1.2") == 1 and len(await served.transcript(address)) == 5
     told = [message["content"] for message in served.sent_to_model(address)[-1] if message["role"] == "tool"]
     assert "day" in told[0] and "amount" in told[1] and "/remit" in told[2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "times", "left", "told"),
+    [
+        (UpstreamUnavailable("lost", "no heartbeat"), 9, None, ["no worker finished it"] * 2),
+        (ToolUnavailable("slow"), 9, ["t1.0"], ["could not be checked: slow"]),
+        (ToolUnavailable("slow"), 1, ["t1.0", "t1.1"], []),
+    ],
+)
+async def test_a_check_that_never_ends_is_not_repeated_for_ever(
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+    times: int,
+    left: list[str] | None,
+    told: list[str],
+) -> None:
+    bind, faults = Tool.bind, iter([fault] * times)
+
+    async def breaking(tool: Tool, args: Mapping[str, JsonValue]) -> dict[str, Any]:
+        if args["amount"] == "2.00" and (now := next(faults, None)):
+            raise now
+        return await bind(tool, args)
+
+    monkeypatch.setattr(tool_checks, "MAX_CHECKS", 3)
+    monkeypatch.setattr(tool_checks, "MAX_SLOW_CHECKS", 2)
+    monkeypatch.setattr(Tool, "bind", breaking)
+    calls = [("remit", {"day": "2026-02-28", "amount": amount}) for amount in ("1.00", "2.00")]
+    address = await served.begin(Line("asking", calls), DONE, agent_id="remitter")
+    await served.until(address)
+    asked = "SELECT array_agg(call_id) FROM approvals WHERE turn_id = $1"
+    assert await served.harness.value(asked, address.turn_id) == left
+    results = [text for role, text in await served.transcript(address) if role == "tool"]
+    assert len(results) == len(told) and all(map(str.__contains__, results, told))
 
 
 async def test_an_approved_local_call_creates_its_entity_once(served: Served) -> None:

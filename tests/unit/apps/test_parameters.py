@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    RootModel,
     Strict,
     StringConstraints,
     WithJsonSchema,
@@ -30,7 +32,8 @@ from pydantic_core import to_jsonable_python
 from perdure.core.calls.arguments import freeze_arguments
 from perdure.core.json_schema import schema_errors
 from perdure.core.patterns import InvalidPattern, compile_pattern
-from perdure.sdk.parameters import ArgumentsRefused, Parameters, ToolDefinitionError
+from perdure.sdk.json_reading import ArgumentsRefused
+from perdure.sdk.parameters import Parameters, ToolDefinitionError
 from tests.scale import sized
 
 
@@ -94,6 +97,16 @@ class Trimmed(BaseModel):
 
 def _not_a_number(value: str) -> str:
     raise TypeError("a bug of the author's")
+
+
+_COUNTED: list[int] = []
+
+
+def _counted(value: int) -> int:
+    _COUNTED.append(value)
+    if value < 0:
+        raise ValueError("negative")
+    return value
 
 
 EXACT: list[Any] = [
@@ -197,6 +210,34 @@ def test_strict_types_read_json_and_all_others_read_as_before(hint: Any, value: 
         assert (read, type(read)) == (bound, type(bound))
 
 
+class Checked(BaseModel):
+    day: Annotated[date, Strict()]
+    number: Annotated[int, AfterValidator(_counted)]
+
+
+@pytest.mark.parametrize(
+    ("hints", "args", "bound"),
+    [
+        ({"day": Annotated[date, Strict()], "label": date | str}, {"day": "2026-02-03", "label": "2026-01-03"}, None),
+        ({"day": Annotated[date, Strict()], "label": UUID}, {"day": "2026-02-03", "label": "no"}, "label"),
+        ({"one": Checked}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
+        ({"one": Checked | None}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
+        ({"one": Annotated[int, AfterValidator(_counted)]}, {"one": -1}, "one: Value error, negative"),
+    ],
+)
+def test_each_argument_is_read_as_json_for_itself_and_no_validator_refuses_twice(
+    hints: dict[str, Any], args: dict[str, JsonValue], bound: str | None
+) -> None:
+    _COUNTED.clear()
+    try:
+        read = parameters_of(**hints).bind(args)
+    except ArgumentsRefused as refused:
+        assert bound is not None and str(refused).startswith(bound)
+    else:
+        assert bound is None and read == {"day": date(2026, 2, 3), "label": "2026-01-03"}
+    assert len(_COUNTED) <= 1
+
+
 class Node(BaseModel):
     loud: Annotated[str, AfterValidator(str.upper)] = "a"
     word: str | None = None
@@ -210,6 +251,8 @@ class Order(BaseModel):
     tags: list[str] = Field(default_factory=lambda: ["new"])
     lines: list["Order"] = Field(default_factory=list)
     day: date = Field(default_factory=date.today)
+    key: str = Field(default_factory=lambda: (lambda: str(uuid4()))())
+    loud: Annotated[str, AfterValidator(str.upper)] = Field(default_factory=lambda: "a")
 
 
 def test_a_step_of_a_float_is_left_to_the_exact_check_of_the_schema() -> None:
@@ -220,9 +263,46 @@ def test_a_step_of_a_float_is_left_to_the_exact_check_of_the_schema() -> None:
 
 
 def test_a_factory_that_always_returns_the_same_is_a_default() -> None:
-    definitions: Any = parameters_of(order=Order).schema["$defs"]
+    parameters = parameters_of(order=Order)
+    definitions: Any = parameters.schema["$defs"]
     defaults = {name: part.get("default") for name, part in definitions["Order"]["properties"].items()}
-    assert defaults == {"amount": 0.0, "tags": ["new"], "lines": [], "day": None}
+    assert {name for name, default in defaults.items() if default is None} == {"day", "key", "loud"}
+    assert (defaults["amount"], defaults["tags"], defaults["lines"]) == (0.0, ["new"], [])
+    assert not parameters.own_defaults, "they are the factories' own"
+
+
+LETTERS = frozenset("abcdefgh")
+
+
+class Tagged(BaseModel):
+    tags: frozenset[str] = Field(default=LETTERS, alias="t")
+
+
+@dataclass
+class Noted:
+    notes: list[frozenset[str]]
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "shown"),
+    [
+        (frozenset[str], LETTERS, [*"abcdefgh"]),
+        (set[int], {8, 1, 10}, [1, 8, 10]),
+        (list[set[str]], [set(LETTERS)], [[*"abcdefgh"]]),
+        (dict[str, tuple[frozenset[str], int]], {"k": (LETTERS, 1)}, {"k": [[*"abcdefgh"], 1]}),
+        (Tagged | None, Tagged(), {"t": [*"abcdefgh"]}),
+        (Noted, Noted([LETTERS]), {"notes": [[*"abcdefgh"]]}),
+        (RootModel[frozenset[str]], RootModel[frozenset[str]](LETTERS), [*"abcdefgh"]),
+        (frozenset[frozenset[str]], frozenset(map(frozenset, "hgfedcba")), [[letter] for letter in "abcdefgh"]),
+        (frozenset[int | str], frozenset({3, *"ab"}), ["a", "b", 3]),
+    ],
+)
+def test_sets_in_a_default_have_an_order_in_the_schema(hint: Any, default: Any, shown: JsonValue) -> None:
+    def made(value: Any = default) -> None: ...
+
+    made.__annotations__ = {"value": hint}
+    properties: Any = Parameters.of(made).schema["properties"]
+    assert properties["value"]["default"] == shown
 
 
 @pytest.mark.parametrize(("hint", "value"), [(Node, {}), (list[Node | None], [{}, None]), (Node, {"next": {}})])

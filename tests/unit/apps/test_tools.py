@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
 from perdure.core.text import is_clean
-from perdure.sdk import threads
+from perdure.sdk import threads, tools
 from perdure.sdk.context import UndeclaredSecret
 from perdure.sdk.outcomes import ToolUnavailable, result_of
 from perdure.sdk.tools import (
@@ -202,13 +202,20 @@ async def test_a_slow_validator_blocks_neither_the_loop_nor_the_call(monkeypatch
         go_on.wait(20)
         return value
 
-    @tool(effect="opaque", timeout_seconds=0.02)
+    async def ahead(to: Annotated[str, AfterValidator(wait)]) -> Preview:
+        return Preview(None, to)
+
+    @tool(effect="opaque", timeout_seconds=0.02, preview=ahead)
     async def send(to: Annotated[str, AfterValidator(wait)]) -> str:
         """Send."""
         return "sent"
 
-    with pytest.raises(ToolUnavailable):
-        await send.run({"to": "a"}, context(send.card))
+    monkeypatch.setattr(tools, "MAX_CHECK_SECONDS", 0.02)
+    assert send.preview is not None
+    for run in (send.run, send.preview.make):
+        with pytest.raises(ToolUnavailable):
+            await run({"to": "a"}, context(send.card))
+    monkeypatch.undo()
     go_on.set()
     patient = replace(send, card=send.card.model_copy(update={"timeout_seconds": 30.0}))
     assert (await patient.run({"to": "a"}, context(send.card))).output == "sent"
