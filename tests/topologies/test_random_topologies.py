@@ -10,8 +10,7 @@ from perdure.graph.compile import compile_topology
 from perdure.graph.manifest import lines_of
 from perdure.graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, Switch, Topology
 from perdure.graph.validate import validate
-from tests.topologies.drawings import Decisions, Drawing, Shape, shapes
-from tests.topologies.possible import Walk
+from tests.topologies.drawings import Decisions, Drawing, Shape, Walk, shapes
 from tests.topologies.stand_ins import scripted_ports
 
 choices = st.lists(st.integers(0, 1), min_size=1, max_size=12)
