@@ -23,8 +23,7 @@ from perdure.local.ports import free_port
 from perdure.local.programs import read_app_services
 from perdure.worker import queues as serving
 from tests.doubles.hostile_target import says, target
-from tests.unit.apps.problems import are_at, is_at, problems_of
-from tests.unit.apps.skill_app import FILES, write_app
+from tests.unit.apps.skill_app import FILES, are_at, is_at, problems_of, write_app
 from tests.unit.examples.payments_process import wait_until_healthy
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
