@@ -111,7 +111,7 @@ def _look(args: Args) -> JsonValue:
 
 
 def _resolve(args: Args) -> tuple[JsonValue, Args]:
-    return {"status": "resolved"}, {CONTEXT: ["e1"], FAILED: 0, "nobodys": 1}
+    return {"status": "resolved"}, {CONTEXT: [args.get("entity", "e1")], FAILED: 0, "nobodys": 1}
 
 
 def _find(args: Args) -> tuple[JsonValue, Args]:

@@ -158,8 +158,10 @@ async def test_a_rule_that_aborts_ends_the_turn_with_its_message(rule: Rule, cal
 async def test_three_failed_resolves_ask_the_user_and_an_answer_resets_the_count(way: Way) -> None:
     find: Call = ("find", {})
     once = Says("", (find,))
-    played = await play(Says("", (find, find)), once, once, Says("done"), rules=tuple(PLATFORM_RULES))
-    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c2.0"]), "two and one are three"
+    twice = Says("", (find, find))
+    played = await play(twice, twice, once, Says("done"), rules=tuple(PLATFORM_RULES))
+    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["c2.0"]), "at three, and not at four again"
+    assert len(played.fires()) == 1
     assert played.state["hitl_checkpoint_type"] == "force_clarify_after_failed_resolves"
     outcome = await decided(played, "c2.0", V.RESPONDED, "the one on Main Street", way=way)
     assert outcome is Outcome.COMPLETED, "one failure after the answer is only the first"

@@ -5,6 +5,7 @@ import math
 import re
 import time
 from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -428,3 +429,19 @@ def test_what_calls_side_by_side_add_is_all_kept_with_the_last_newest(before: li
     for entity_id in added:
         now = merge_lists(start, now, remember_entity(start, entity_id))
     assert now == [*before, *added]
+
+
+TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
+
+
+@pytest.mark.parametrize(("before", "added", "after"), [
+    ([], [["e1"]], ["e1"]),
+    (["e1"], [["e1", "e2"], ["e1", "e3"]], ["e1", "e2", "e3"]),
+    (["e1", "e2"], [["e1", "e2", "e3"], ["e2", "e1"]], ["e2", "e3", "e1"]),
+    (["e1"], [["e1", "e2"], ["e1", "e2"]], ["e1", "e2"]),
+    (["e1"], [["e2"]], ["e2"]),
+    (TEN, [[*TEN[1:], "x"], [*TEN[1:], "y"]], [*TEN[2:], "x", "y"]),
+    (["e1"], [["e1", "e2"], []], ["e2"]),
+])  # fmt: skip
+def test_what_calls_add_stays(before: list[JsonValue], added: list[list[JsonValue]], after: list[JsonValue]) -> None:
+    assert reduce(partial(merge_lists, before), added, before) == after

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.agents import AgentDefinition, PlanCard, PublishedAgent, ToolCard, TurnPlan
-from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule, RuleAction, RuleTrigger, SkillText
@@ -290,11 +289,6 @@ def test_a_rule_that_aborts_ends_the_turn_whatever_else_is_gated() -> None:
     assert [each.match.rule_id for each in ruled.matched] == ["app/s:first", "app/s:never"]
 
 
-def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() -> None:
-    (asked,) = after_round(plan(SEE), [answered_call("t2.1", "look"), answered_call("t2.2", "pay")]).gated
-    assert (asked.call_id, asked.tool, asked.kind, asked.checkpoint) == ("c2.1", "look", RequestKind.CHECKPOINT, "seen")
-
-
 @pytest.mark.parametrize(("rules", "goes_on"), [
     ((SEE,), True),
     ((SEE, rule("app/s:also", AFTER, when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
@@ -318,14 +312,6 @@ def test_a_condition_on_a_result_reads_its_facts_and_matches_if_they_are_missing
     assert gated(**{"found.count": 2}) == []
     assert rule_paths(plan(MANY, SEE), "look") == ("found.count",)
     assert rule_paths(plan(MANY, SEE), "pay") == rule_paths(plan(MANY), "nobodys") == ()
-
-
-def test_a_rule_on_a_counter_alone_fires_once_a_round() -> None:
-    failing = [answered_call(f"t1.{place}", "look", failed=failed) for place, failed in enumerate((2, 3, 3))]
-    ruled = after_round(plan(*PLATFORM_RULES), failing)
-    checkpoint = RULE_FORCE_CLARIFY.partition(":")[2]
-    assert [(each.call_id, each.checkpoint) for each in ruled.gated] == [("c1.1", checkpoint)]
-    assert len(ruled.matched) == 1
 
 
 def test_rules_that_no_tool_can_trigger_are_not_pinned_but_unreadable_ones_are() -> None:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langgraph.errors import GraphRecursionError
 from langsmith.utils import tracing_is_enabled
 
 from perdure.contracts.activities import MODEL_COMPLETE
@@ -158,13 +157,6 @@ async def test_the_step_limit_is_exact(drawn: Topology, steps: int, ends: str) -
     state, ports = await run(limited, {"b": [{}, {}, {"way": "right"}]})
     assert state["status"] == ends
     assert drawn is DIAMOND or len(ports.recorded.trace()) == min(steps, 6)
-
-
-async def test_langgraphs_own_limit_ends_a_run_one_step_later() -> None:
-    uncounted, ports = replace(compile_topology(ring(99)), topology=ring(3)), scripted_ports()
-    with pytest.raises(GraphRecursionError):
-        await uncounted.run(uncounted.topology.state.initial(), FRESH, ports)
-    assert len(ports.recorded.trace()) == 4
 
 
 async def test_the_step_limit_ends_cleanly_with_what_was_done_and_the_name_of_the_setting() -> None:
