@@ -28,7 +28,7 @@ from tests.doubles.providers.script import CONTENT_POLICY, Call, Step
 from tests.doubles.providers.server import ProviderDouble
 from tests.doubles.providers.vendors import VENDORS
 from tests.doubles.providers.wires import SIGNATURE, SKIPPED, signature_of
-from tests.unit.core.test_tool_rules import SCHEMAS
+from tests.unit.core.test_toolsets import SCHEMAS
 
 pytestmark = UNWARNED
 TURN = "0197f000-0000-7000-8000-000000000001"

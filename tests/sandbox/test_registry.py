@@ -13,8 +13,7 @@ from perdure.apps.bootstrap import bootstrap
 from perdure.apps.registry import block_digests, load_apps, load_one_app
 from perdure.settings import Settings
 from tests.conftest import Urls, as_owner
-from tests.unit.apps.problems import problems_of
-from tests.unit.apps.skill_app import SKILL, STEEP, STEEP_CARD, write_app
+from tests.unit.apps.skill_app import SKILL, STEEP, STEEP_CARD, problems_of, write_app
 
 TEA = "skills/tea/SKILL.md"
 BLOCK = "skills/tea/blocks/steep.py"

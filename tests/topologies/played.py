@@ -1,26 +1,90 @@
-"""A turn on the fake ports, of `skill_pipeline` unless said otherwise: to its pause, resumed warm from its state or
-cold from the store."""
+"""A turn on the fake ports, to its pause, resumed warm from its state or cold from the store.
+
+The topology is `skill_pipeline` unless said otherwise; its nodes are held to the activities that they declare.
+"""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
 
+from perdure.contracts import activities
 from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import PauseKind, VerdictState
 from perdure.contracts.calls import EffectClass
-from perdure.contracts.messages import MessageRef
-from perdure.graph.compile import CompiledTopology
+from perdure.contracts.messages import MessageRef, Patch
+from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.nodes.fields import messages_of
-from perdure.graph.spec import FRESH, Outcome
+from perdure.graph.ports import Ports
+from perdure.graph.registry import spec
+from perdure.graph.spec import FRESH, Node, NodeSpec, Outcome, State, Sub, Topology
 from perdure.graph.step import RunRenewed
 from perdure.workflows.turn_segment import Steps
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Says
 from tests.doubles.ports import FakeRun
-from tests.topologies.held import held
+
+BY_METHOD: Mapping[tuple[str, str], activities.ActivityRef[Any, Any]] = {
+    ("model", "complete"): activities.MODEL_COMPLETE,
+    ("tools", "run"): activities.TOOLS_RUN,
+    ("tools", "make"): activities.TOOLS_RUN,
+    ("tools", "check"): activities.TOOLS_CHECK,
+    ("tools", "assemble"): activities.TOOLS_ASSEMBLE,
+    ("memory", "load"): activities.MEMORY_LOAD,
+    ("memory", "facts"): activities.MEMORY_FACTS,
+    ("people", "open_requests"): activities.APPROVALS_OPEN,
+    ("people", "open_question"): activities.APPROVALS_OPEN,
+    ("people", "verdicts"): activities.APPROVALS_READ,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    name: str
+    port: Any
+    topology: str
+    node: str
+    declared: frozenset[str]
+
+    def __getattr__(self, method: str) -> Any:
+        ref = BY_METHOD[self.name, method]
+        assert ref.name in self.declared, f"{self.topology}/{self.node} calls {ref.name} and does not declare it"
+        return getattr(self.port, method)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    run: Node
+    topology: str
+    node: str
+    declared: frozenset[str]
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        seen: dict[str, Any] = {
+            name: Port(name, getattr(ports, name), self.topology, self.node, self.declared)
+            for name in ("model", "tools", "memory", "people")
+        }
+        return await self.run(state, replace(ports, **seen))
+
+
+@cache
+def held(name: str) -> CompiledTopology:
+    return compile_topology(_held(spec(name)))
+
+
+def _held(topology: Topology) -> Topology:
+    return replace(topology, nodes=tuple(_node(topology, node) for node in topology.nodes))
+
+
+def _node(topology: Topology, node: NodeSpec) -> NodeSpec:
+    if isinstance(node.run, Sub):
+        return replace(node, run=Sub(_held(node.run.topology)))
+    declared = frozenset(ref.name for ref in node.calls)
+    return replace(node, run=Held(node.run, topology.name, node.id, declared))
+
 
 V = VerdictState
 Call = tuple[str, Mapping[str, JsonValue]]
@@ -47,7 +111,7 @@ def _look(args: Args) -> JsonValue:
 
 
 def _resolve(args: Args) -> tuple[JsonValue, Args]:
-    return {"status": "resolved"}, {CONTEXT: ["e1"], FAILED: 0, "nobodys": 1}
+    return {"status": "resolved"}, {CONTEXT: [args.get("entity", "e1")], FAILED: 0, "nobodys": 1}
 
 
 def _find(args: Args) -> tuple[JsonValue, Args]:

@@ -24,8 +24,7 @@ from tests.topologies import test_context_assembly as assembly
 from tests.topologies import test_decision_hub as hub
 from tests.topologies import test_skill_pipeline_nodes as pipeline
 from tests.topologies import test_tool_loop as loop
-from tests.topologies.held import held
-from tests.topologies.played import PAY, Played, _leg, begin, turn
+from tests.topologies.played import PAY, Played, _leg, begin, held, turn
 from tests.topologies.test_checkpoints import FORCED
 
 

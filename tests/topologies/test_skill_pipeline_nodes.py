@@ -1,4 +1,4 @@
-"""The ten nodes of `skill_pipeline`, really run: every route, what it dispatches and what it leaves behind."""
+"""The nodes of `skill_pipeline`, really run: routes, dispatches and what they leave; order of labels, the state."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,7 +8,9 @@ import pytest
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import CallRef
 from perdure.contracts.turns import Limits, OnSpent, Usage
-from perdure.graph.spec import Outcome
+from perdure.graph.spec import Outcome, Router
+from perdure.graph.topologies.skill_pipeline import spec
+from perdure.graph.topologies.skill_pipeline.spec import STATE
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import LOOK, PAY, POST, Call, V, begin, decided, play, ran, resume, roles, turn
 
@@ -125,9 +127,9 @@ async def test_a_daily_budget_cannot_be_raised_by_a_reviewer(code: str) -> None:
 
 
 async def test_a_fresh_turn_knows_its_user_and_state_aware_tools_update_only_known_fields() -> None:
-    says = Says("", (("resolve", {}),))
+    says = Says("", (("resolve", {}), ("resolve", {"entity": "e2"})))
     played = await play(says, DONE, user_name="", working={"recent_entity_context": ["e0"]})
-    assert played.state["recent_entity_context"] == ["e1"] and "nobodys" not in played.state
+    assert played.state["recent_entity_context"] == ["e1", "e2"] and "nobodys" not in played.state
     assert played.state["user"] == {"name": "user", "role": "clerk"}
     assert (played.state["agent_id"], played.state["model"]) == ("desk", "openai/small")
     assert (played.state["status"], played.state["llm_phase"]) == ("completed", "synthesis")
@@ -215,3 +217,26 @@ async def test_budget_and_limit_also_apply_after_a_resume(limits: Limits, trace:
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.LIMITED
     assert played.traces()[1] == trace
     assert ran(played.turn) == ["t1.0"], "what was approved has run"
+
+
+CALLS = [{"call_id": "t1.0"}]
+ERROR = {"code": "x", "message": "x"}
+
+
+@pytest.mark.parametrize(("router", "state", "label"), [
+    (spec.after_resume_guard, {"status": "awaiting_hitl", "pending_tool_calls": CALLS}, "paused"),
+    (spec.after_model_call, {"error": ERROR, "pending_tool_calls": CALLS}, "error"),
+    (spec.after_tool_node, {"iteration": 21, "llm_phase": "synthesis"}, "limit"),
+    (spec.after_tool_node, {"iteration": 3, "max_iterations": 3}, "limit"),
+    (spec.after_tool_node, {"iteration": 20, "status": "awaiting_hitl"}, "paused"),
+])  # fmt: skip
+async def test_a_router_takes_the_first_label_that_fits(router: Router, state: dict[str, Any], label: str) -> None:
+    assert await router(STATE.initial(**{"status": "running", **state})) == label
+
+
+def test_the_state_starts_with_the_defaults_of_the_requirements() -> None:
+    limits = {"max_tokens": 100_000, "max_cost_microusd": 5_000_000, "max_iterations": 20}
+    used = {"tokens_used": 0, "cost_microusd": 0, "iteration": 0}
+    strategy = {"pending_mutation": None, "hitl_reviewer_strategy": "role_based"}
+    started = {"status": "pending", "model": "gpt-4o", "llm_phase": "initial", **limits, **used, **strategy}
+    assert started.items() <= STATE.initial().items()

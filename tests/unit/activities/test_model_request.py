@@ -19,7 +19,7 @@ from perdure.store.calls.model_calls import ModelClaim
 from tests.doubles.message_script import MessageScriptModel, MessageScriptModels
 from tests.doubles.providers.vendors import refusal_of
 from tests.unit.apps.tool_contexts import card
-from tests.unit.core.test_tool_rules import SCHEMAS
+from tests.unit.core.test_toolsets import SCHEMAS
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="w")
 ODD = (card(name="names", parameters=SCHEMAS["names"]), card(name="either", parameters=SCHEMAS["alternatives"]))

@@ -1,6 +1,9 @@
-"""A small app with everything that a skill can have; tests spoil one thing of it at a time."""
+"""A small app with everything that a skill can have; tests spoil one thing of it at a time, and find its problems."""
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from perdure.apps import App
 
 SKILL = """---
 id: tea
@@ -93,3 +96,18 @@ def write_app(folder: Path, changes: dict[str, str | None] | None = None) -> Pat
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
     return folder
+
+
+def problems_of(app: App) -> list[str]:
+    """The problems, with paths inside the app folder."""
+    return [str(problem).replace(f"{app.folder}/", "") for problem in app.problems]
+
+
+def is_at(problem: str, expected: str) -> bool:
+    """Returns whether a problem has this place and names all this data: `path:line name name`."""
+    place, *data = expected.split()
+    return problem.startswith(f"{place}: ") and all(each in problem for each in data)
+
+
+def are_at(problems: Sequence[str], expected: Sequence[str]) -> bool:
+    return len(problems) == len(expected) and all(map(is_at, problems, expected))

@@ -14,7 +14,7 @@ from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import turn_plan
 from perdure.core.calls.context_assembly import group_phases
 from perdure.graph.registry import names
-from tests.unit.apps.problems import are_at, is_at, problems_of
+from tests.unit.apps.skill_app import are_at, is_at, problems_of
 
 ENGINE = Engine(topologies=names(), script=Script)
 TOOLS = '''

@@ -1,17 +1,31 @@
-"""Keys of access tokens, guessing, newcomers and refreshed tokens."""
+"""Keys of access tokens, the setup code, passwords, guessing, newcomers and refreshed tokens."""
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
 from perdure.contracts.errors import CallerError
 from perdure.core import identity, passwords
-from perdure.core.identity import AccessKey, AccessKeys, OperatorTokens, RefreshOutcome
-from perdure.core.passwords import ACCOUNT, PLACE, GuessRate, GuessTally, wait_left
+from perdure.core.identity import (
+    CODE_BYTES,
+    MAX_TRIES,
+    AccessKey,
+    AccessKeys,
+    OperatorTokens,
+    RefreshOutcome,
+    SetupCode,
+    code_refusal,
+    code_sha256,
+    format_code,
+)
+from perdure.core.passwords import ACCOUNT, PLACE, GuessRate, GuessTally, own_names, password_weakness, wait_left
+from tests.scale import sized
 
 OLD, NEW = "o" * 40, "n" * 40
 TEXT = st.text(max_size=40)
@@ -149,3 +163,96 @@ def test_only_unused_tokens_of_open_sessions_are_rotated(expired_ago: timedelta,
     assert (found is RefreshOutcome.ROTATE) is (not ended and used_ago is None and expired_ago < timedelta(0))
     if ended:
         assert found is RefreshOutcome.OVER
+
+
+GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+WRONG = GOOD.replace("A", "B")
+
+
+def setup_code(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
+    return SetupCode(code_sha256(GOOD), is_expired, wrong_tries)
+
+
+VOID = (
+    setup_code(is_expired=True),
+    setup_code(wrong_tries=MAX_TRIES),
+    setup_code(is_expired=True, wrong_tries=MAX_TRIES),
+)
+
+
+@pytest.mark.parametrize(("expected", "tries"), [
+    (None, [(code, setup_code()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
+    (None, [(GOOD, setup_code()), (GOOD, setup_code(wrong_tries=MAX_TRIES - 1))]),
+    ("setup_code_needed", [("", setup_code()), ("  ", setup_code()), ("", None)]),
+    ("setup_code_invalid", [(WRONG, setup_code()), (GOOD[:-1], setup_code()), (GOOD, None)]),
+    ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
+])  # fmt: skip
+def test_a_setup_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
+    http = 401 if expected == "setup_code_needed" else 403
+    for code, saved in tries:
+        refused = code_refusal(code, saved)
+        assert (refused and (refused.code, refused.http)) == (expected and (expected, http))
+
+
+def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
+    def told(code: str, saved: SetupCode) -> str:
+        refused = code_refusal(code, saved)
+        assert refused is not None
+        return refused.message
+
+    old, guessed, both = (told(GOOD, void) for void in VOID)
+    wrong = {told(WRONG, saved) for saved in (setup_code(), *VOID)}
+    assert len(wrong) == 1 and len({old, guessed, *wrong}) == 3 and guessed == both
+
+
+@given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))
+def test_a_setup_code_has_eight_groups_of_four_and_encodes_all_its_bits(bits: bytes, others: bytes) -> None:
+    assert re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", format_code(bits))
+    assert (format_code(bits) == format_code(others)) is (bits == others)
+
+
+MARIA = own_names("maria.garcia", "Maria García-Lopez", "acmecorp")
+
+
+@pytest.mark.parametrize("password", [
+    "password", "password1", "Passw0rd!", "12345678", "qwertyuiop", "iloveyou", "letmein!!", "abcdefgh", "11111111",
+    "aaaaaaaaaaaaaaaaaaaaaaaa", "qwerty12345", "drowssap1", "P@55w0rd", "dragonmonkey", "trustno1",
+    "maria.garcia", "MariaGarcia1", "Garcia_Lopez", "maria-acmecorp",
+    "garcia2024", "airamgarcia", "m4r1ag4rc1a", "acmecorp", "acmecorp2024!",
+    "Maria-Maria", "Perdure-Perdure", "Garcia-Maria-1", "Maria2026Garcia", "m4r14-m4r14",
+    "ACMECORP99", "procemca1", "4cm3c0rp!", "acmecorpacmecorp", "perdure1", "Perdure2026", "lopezlopez",
+])  # fmt: skip
+def test_weak_passwords_are_refused_with_a_reason(password: str) -> None:
+    assert password_weakness(password, MARIA)
+
+
+@pytest.mark.parametrize("password", [
+    "correct horse battery", "a new password", "k7#Jq9!xZ2", "пароль для работы", "maria likes 7 green tractors",
+    "  spaces around me  ", "🐙🐚🦀🐠🐡🐬🐳🦑", "x7" * 4 + "Tannenbaum-Kiesel",
+    "aaaa" * 8 + "but the end is 8xQ!pz/vK",
+])  # fmt: skip
+def test_strong_passwords_of_any_characters_are_accepted(password: str) -> None:
+    assert password_weakness(password, MARIA) is None
+
+
+@pytest.mark.sized
+def test_each_of_the_most_common_passwords_is_refused() -> None:
+    common = [word for word in FREQUENCY_LISTS["passwords"] if len(word) >= 8][:3_000]
+    assert len(common) == 3_000
+    common = common[:: sized(1, 10)]
+    assert [word for word in common if password_weakness(word, ()) is None] == []
+
+
+@pytest.mark.parametrize(
+    "password", [pytest.param("4@8({[<36!1|0$57+%2" * 10, marks=pytest.mark.soak), "a4@" * 66, "1|!" * 66, "x" * 200]
+)
+def test_no_password_takes_long_to_check(password: str) -> None:
+    password_weakness("warm up the lists", MARIA)
+    began = time.process_time()
+    password_weakness(password, MARIA)
+    assert time.process_time() - began < 2
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_any_text_can_be_checked_as_a_password(password: str) -> None:
+    assert password_weakness(password, MARIA) is None or password_weakness(password, MARIA)

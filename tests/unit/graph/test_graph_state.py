@@ -1,6 +1,5 @@
 """A state is five kernel fields and the topology's own, all JSON. Reducers: merges, markers, differences."""
 
-import json
 from copy import deepcopy
 from typing import Any
 
@@ -115,13 +114,6 @@ def merged(reducer: Reducer, old: Any, new: Any) -> Any:
 ])  # fmt: skip
 def test_a_deep_merge_joins_clears_by_markers_and_empty_never_overwrites(old: Any, new: Any, after: Any) -> None:
     assert same_json(merged(DEEP_MERGE, old, new), after)
-
-
-def test_a_cleared_value_does_not_return_with_the_next_merge() -> None:
-    clearing = {"key": DELETE, "list": replace([2]), "text": replace("")}
-    cleared = merged(DEEP_MERGE, {"key": 1, "list": [1, 2], "text": "x"}, clearing)
-    later = merged(DEEP_MERGE, json.loads(json.dumps(cleared)), {"other": 1})
-    assert later == {"list": [2], "text": "", "other": 1}
 
 
 @pytest.mark.parametrize(("reducer", "old", "new", "after"), [
