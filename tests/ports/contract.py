@@ -1,6 +1,6 @@
 """The interface of both sides for the suites of the tools, memory and people ports: a turn and its runs.
 
-`double_side.py` has the double of tests/doubles/ports.py, `real_side.py` the workflow's own ports on a real server.
+`sides.py` has both: the double of tests/doubles/ports.py, and the workflow's own ports on a real server.
 """
 
 from abc import ABC, abstractmethod

@@ -222,19 +222,7 @@ async def stdio_streams(
 
     Raises: OSError if the process cannot be started.
     """
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    child.log.write_bytes(b"")
-    with child.log.open("ab") as log:  # in append mode, writing continues at the start after the file was emptied
-        process = await asyncio.create_subprocess_exec(
-            *child.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-            env={**inherited, **child.environ},
-            cwd=child.folder,
-            start_new_session=True,
-            limit=MAX_MESSAGE_BYTES,
-        )
+    process = await _start(child)
     inbound, reading = anyio.create_memory_object_stream[Inbound](0)
     writing, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     try:
@@ -252,6 +240,22 @@ async def stdio_streams(
             stream.close()
         with anyio.CancelScope(shield=True):
             await _end(process, wire)
+
+
+async def _start(child: Child) -> asyncio.subprocess.Process:
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    child.log.write_bytes(b"")
+    with child.log.open("ab") as log:  # in append mode, writing continues at the start after the file was emptied
+        return await asyncio.create_subprocess_exec(
+            *child.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={**inherited, **child.environ},
+            cwd=child.folder,
+            start_new_session=True,
+            limit=MAX_MESSAGE_BYTES,
+        )
 
 
 async def _read_lines(
