@@ -23,6 +23,7 @@ from perdure.contracts.turns import FinishRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN_CREDENTIAL, UNKNOWN_CREATOR, Credential, SignInMethod
+from perdure.core.turns import Caps
 from perdure.store.approvals import assignments, requests, views
 from perdure.store.approvals.assignments import withdraw
 from perdure.store.approvals.decisions import LimitRaise, SubmittedDecision, decide, raise_limits
@@ -445,7 +446,7 @@ ASKED = Question(call_id="q1", kind=RequestKind.CLARIFICATION, asked={"question"
 async def open_question(harness: Harness, address: TurnAddress | None = None) -> tuple[TurnAddress, RequestRef]:
     """A turn that asks, and what it waits for."""
     if address is None:
-        address, _ = await harness.start(Line("hi"))
+        address, _ = await harness.start(Line("hi"), caps=Caps(turns_a_user=1_000))
     ask = OpenRequest(address=address, agent_id="desk", agent_version=await harness.version(), questions=(ASKED,))
     (request,) = (await harness.activity(ApprovalActivities(harness.deps).open, ask)).requests
     return address, request
