@@ -42,6 +42,7 @@ _SEGMENT = re.compile(r"[^.\[\]/:]+")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[^A-Za-z0-9_$-]+")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9.,]{0,15}")
 _BRACES = re.compile(r"\{.*\}|\{.*$", re.DOTALL)
+_FROM_BRACE = re.compile(r"\{.*$", re.DOTALL)
 _ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNORECASE | re.DOTALL)
 """The provider repeats a part of the request, without quotes."""
 _AFTER_KEY = re.compile(
@@ -89,10 +90,11 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
             text = text.replace(secret, MASK)
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
-    if len(text) > _MAX_READ_CHARACTERS:
+    is_cut = len(text) > _MAX_READ_CHARACTERS
+    if is_cut:
         text = text[:_MAX_READ_CHARACTERS].rpartition(" ")[0] or text[:_MAX_READ_CHARACTERS]
-    text = _BRACES.sub(f"{{{MASK}}}", text)
-    text = _masked_quotations(text, request.names)
+    text = (_FROM_BRACE if is_cut else _BRACES).sub(f"{{{MASK}}}", text)
+    text = _masked_quotations(text, request.names, is_cut=is_cut)
     text = _masked_content(text, request)
     for pattern in (_URL_WITH_MORE, _EMAIL, _KEY, _UUID):
         text = pattern.sub(MASK, text)
@@ -104,7 +106,8 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
     return text if len(text) <= MAX_SENTENCE_CHARACTERS else text[: MAX_SENTENCE_CHARACTERS - 1] + MASK
 
 
-def _masked_quotations(text: str, names: Collection[str]) -> str:
+def _masked_quotations(text: str, names: Collection[str], *, is_cut: bool) -> str:
+    """Masks quotations. In a text that is cut, the last quote may be missing, so all after the first is masked."""
     done, place = [], 0
     while place < len(text):
         character = text[place]
@@ -115,7 +118,7 @@ def _masked_quotations(text: str, names: Collection[str]) -> str:
         end = _closing(text, place, last=False)
         inside = text[place + 1 : end]
         if not (_is_name(inside, names) or _NUMBER.fullmatch(inside)) or end == len(text):
-            end = _closing(text, place, last=True)
+            end = len(text) if is_cut else _closing(text, place, last=True)
             inside = MASK
         done.append(character + inside + text[end : end + 1])
         place = end + 1

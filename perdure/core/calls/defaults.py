@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import JsonValue
-from referencing.exceptions import Unresolvable
 
 from perdure.contracts.values import canonical_json
 from perdure.core.bounded_schemas import (
@@ -214,7 +213,7 @@ def _is_kept(name: str) -> bool:
 def _referred(validator: Any) -> Iterator[Any]:
     try:
         yield from referred_schemas(validator)
-    except Unresolvable:
+    except Exception:  # of a pointer into a list or a number the library raises many kinds
         return
 
 

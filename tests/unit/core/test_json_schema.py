@@ -151,6 +151,8 @@ CHOICE: Schema = {
     ("", {"dependentSchemas": {"n": of(m={})}, **OPEN, "unevaluatedProperties": False}, {"n": 1, "m": 1}, {"m": 1}),
     ("", {"$ref": "#/$defs/x", "$defs": {"x": OPEN}, "unevaluatedProperties": False}, {"n": 1}, {"m": 1}),
     ("", of(n={"prefixItems": [{}], "unevaluatedItems": False}), {"n": [1]}, {"n": [1, 2]}),
+    *((draft, of(n={how: [{word: [{"type": "array"}]}], "unevaluatedItems": False}), {"n": [[]]}, {"n": [[], 2]})
+      for draft, word in ((DRAFT_2019, "items"), (DRAFT_2020, "prefixItems")) for how in ("allOf", "anyOf", "oneOf")),
     *((draft, ITSELF, {"c": {"n": None, "c": {"n": "a"}}}, {"c": {"n": "b"}})
       for draft in (DRAFT_3, DRAFT_4, DRAFT_6, DRAFT_7, DRAFT_2019, DRAFT_2020, "https://drafts.example/unknown")),
     ("", of(n={"$schema": DRAFT_7, **PAIR}), {"n": [1, "a"]}, {"n": [1, "a", 2]}),
@@ -291,6 +293,7 @@ ROWS: Schema = {"ps": [{}] * 900}
     (of(n={"type": "integer", "default": 3}, m={}), {"m": 1}, {"m": 1, "n": 3}),
     (of(n={"type": "integer", "default": 3}), {"n": 4}, {"n": 4}),
     (of(n={"default": None}), {}, {}),
+    (of(n={"$ref": "#/properties/q/type/x"}, q={"type": "string", "default": "x"}), {}, {"q": "x"}),
     (of(n={"default": False}, m={"default": []}), {}, {"n": False, "m": []}),
     (of(n={"type": "string", "default": 3}, m={"default": 1}), {}, {"m": 1}),
     (of(p=PLACE, ps={"items": PLACE}), {"p": {}, "ps": [{"zip": "1"}]},

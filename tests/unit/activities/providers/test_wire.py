@@ -202,6 +202,8 @@ def test_known_secrets_and_long_sentences_are_cut() -> None:
     assert len(mask("word " * 200)) == MAX_SENTENCE_CHARACTERS
     for part in ("x", "x@", "a://", "'"):
         assert len(mask(part * 500_000)) <= MAX_SENTENCE_CHARACTERS, "in bounded time"
+    for opened in ('"He said "hello" to Anna', '{"a": {"b": 1}, note: Anna'):
+        assert "Anna" not in mask(f"Invalid input {opened} {'and so on ' * 600}"), "the last quote was cut off"
 
 
 @given(st.text(alphabet="abc '\"`{}\n", min_size=1), st.sampled_from("'\"`"))
