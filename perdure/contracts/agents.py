@@ -213,7 +213,8 @@ class PublishedAgent(Frozen):
     """The names in its tools for which its MCP servers offered none when it was published. It is degraded: its turns
     run without them until a start finds the tools."""
     unreached: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
-    """The names in `unavailable` whose server could not be used. The servers of the others list no such tool."""
+    """The names in `unavailable` whose server could not be used. The others are not
+    listed, or left out."""
 
     def card(self, name: str) -> ToolCard | None:
         """Returns the card of the tool `name`, or None if the agent has no such tool."""

@@ -112,7 +112,8 @@ class Agent(Answer):
     unavailable_tools: list[str] = []
     """The names in its tools that no MCP server offered when it was published. It is degraded: it runs without them."""
     unreached_tools: list[str] = []
-    """The names in `unavailable_tools` whose server could not be used. The servers of the others list no such tool."""
+    """The names in `unavailable_tools` whose server could not be used. The others are not
+    listed, or left out."""
     tools: list[str] = []
     """The names of the tools. For a single agent, `list_tools` returns them."""
     fallback_model: str | None = None

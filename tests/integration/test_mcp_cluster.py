@@ -120,6 +120,10 @@ async def test_a_server_that_died_between_calls_was_not_sent_anything(web: Web, 
         with pytest.raises(ToolUnavailable):
             await cluster.call(RESTART, WEB, key="k-2")
         assert len(cluster.state.effects()) == 1
+        connection = cluster.session._connection
+        assert connection is not None
+        connection.wire.ended.set()  # it ended after the caller got it
+        assert not (await connection.call("k8s_pods_list", {}, {}))[1].sent
 
 
 @pytest.mark.parametrize(("bearer", "fault"), [("wrong", Unreachable), ("{secret:other}", MissingSecret)])
@@ -150,6 +154,9 @@ async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fi
         await session.connection()
     await session.close()
     assert len(met) == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(Unreachable):
+        await replace(session, server=McpServer(name="none", command=("python",)), home=tmp_path / "file").connection()
 
 
 async def test_a_server_leaves_with_its_session_and_its_default_toolset_is_small(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ def unavailable_sentences(names: Sequence[str], unreached: Sequence[str]) -> lis
         (unreached, "the server was unavailable; start again when it answers"),
         (
             unlisted,
-            "the server lists no such tool; correct the agent's tools or the server's toolsets, and start again",
+            "its server lists no such tool, or it is left out with a warning at the start; correct the agent's tools "
+            "or the server's toolsets, or lock again",
         ),
     )
     return [f"degraded: no MCP server offers {', '.join(each)}: {why}" for each, why in reasons if each]

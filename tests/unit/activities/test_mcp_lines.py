@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -92,8 +93,7 @@ BROKEN = b'{"jsonrpc": "2.0", "id": 9, "result": {"content": pressed}}\n'
 
 @pytest.mark.parametrize("parts", [
     *([b"\xef\xbb\xbf{\r\n", b'"id": 7}\r\n'], [PLAIN, b"{\n", b"}]}}\n"]),
-    *([PLAIN], [b"{ starts,\n"], [b"{ user: [\n", b"  'a\"b', 'x'\n"]),
-    [PLAIN, b"  " + WHOLE, b"]}}\n"],
+    *([PLAIN], [PLAIN, b"  'a\"b', 'x'\n"], [PLAIN, b"  " + WHOLE, b"]}}\n"]),
 ])  # fmt: skip
 @pytest.mark.parametrize("after", [WHOLE, BROKEN, b'{"id": 7, "result": "' + b"x" * 2_000 + b'"}\n'])
 async def test_lines_of_one_message_are_joined_until_its_end_or_another(parts: list[bytes], after: bytes) -> None:
@@ -101,7 +101,10 @@ async def test_lines_of_one_message_are_joined_until_its_end_or_another(parts: l
     assert await lines_of(b"".join([WHOLE, *parts, after, WHOLE])) == [WHOLE, b"".join(parts), after_joined, WHOLE]
 
 
-@pytest.mark.parametrize("line", [BROKEN, b'{"id": 7, "result": "Dear all,\n', b'{"id": 7},\n', b"[{\n", b"{}}\n"])
+@pytest.mark.parametrize("line", [
+    *(BROKEN, b'{"id": 7, "result": "Dear all,\n', b'{"id": 7},\n', b"[{\n", b"{}}\n"),
+    *(b"{starting,\n", b"{ user: [\n", b'{"result": "' + b'\\"' * 250 + b",\n"),
+])  # fmt: skip
 async def test_a_broken_line_is_not_held(line: bytes) -> None:
     assert await lines_of(line + b"x\n") == [line, b"x\n"]
 
@@ -112,9 +115,15 @@ async def test_a_joined_message_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
     many = b'{\n"id": 7,\n"result": [\n' + b"1,\n" * 1_000
     assert await lines_of(many + b"1]\n}\nx\n") == [SkippedLine(7), b"x\n"]
     assert await lines_of(PLAIN) == [PLAIN.rstrip()], "the stream ended in it"
-    for endless in (many + b"1,\n" * 4_000, b"{,\n" * 1_000 + WHOLE):
+    for endless in (many + b"1,\n" * 4_000, b"{\n" * 1_500 + WHOLE):
         with pytest.raises(UnmatchedLine):
             await lines_of(endless)
+
+
+async def test_a_string_without_an_end_is_read_in_linear_time() -> None:
+    began = time.process_time()
+    assert not mcp_lines._continues(b'{"result": "' + b'\\"' * 500_000 + b",")
+    assert time.process_time() - began < 2
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(

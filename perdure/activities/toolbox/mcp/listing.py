@@ -30,7 +30,7 @@ _MAX_TOOL_BYTES = 1024 * 1024
 MAX_TEXT_CHARACTERS = 20_000
 """Limit of a tool's title and of its description; a longer one is cut."""
 MAX_TOOLS = 500
-"""Maximum number of tools of one server; further tools are left out."""
+"""Maximum number of tools of one server in its toolsets; further tools are left out."""
 MAX_SCHEMA_CHARACTERS = 32 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_DESCRIPTION_CHARACTERS = 4_000
@@ -41,9 +41,10 @@ _DIGEST_CHARACTERS = 8
 
 
 async def list_tools(session: "ClientSession", faults: dict[str, str]) -> list[McpToolListing]:
-    """Returns the tools that the server lists, page by page, up to the limits on pages, tools and bytes.
+    """Returns the tools that the server lists, page by page, up to the limits on pages and bytes.
 
-    A tool that is cut or left out because of its size is added to `faults`, with the reason.
+    A tool that is cut or left out because of its size is added to `faults`, with the reason. So is the last tool that
+    is read, if there are more pages.
 
     Raises: MCPError; ValueError if a page cannot be read.
     """
@@ -57,12 +58,16 @@ async def list_tools(session: "ClientSession", faults: dict[str, str]) -> list[M
         for tool in page.tools:
             kept.add(listing_of(tool))
         cursor = page.next_cursor
-        if not cursor or len(kept.tools) > MAX_TOOLS or kept.beyond:
-            break
+        if not cursor or kept.beyond:
+            return kept.tools
         if cursor in seen:
             _log.warning("mcp_list_repeats", why="the server repeats a page of its tools", cursor=cursor[:80])
             return [tool for number, tool in enumerate(kept.tools) if tool not in kept.tools[:number]]
         seen.add(cursor)
+    if kept.tools:
+        faults[kept.tools[-1].name[:_SHOWN_CHARACTERS]] = (
+            f"is the last one that is read: the list has more than {_MAX_PAGES} pages"
+        )
     return kept.tools
 
 
@@ -179,13 +184,13 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing], broken: Mappin
     tools: dict[str, OfferedTool] = {}
     left_out = [f"{server.name}: the tool {name!r} {reason}" for name, reason in broken.items()]
     listed = tuple(listed)
-    for number, tool in enumerate(listed):
+    for tool in listed:
         toolset = toolset_of(server, tool)
         if not toolset:
             continue
         name = card_name(server, tool.name)
         reason = _unusable(tool)
-        if number >= MAX_TOOLS:
+        if len(tools) >= MAX_TOOLS:
             left_out.append(f"{server.name}: only its first {MAX_TOOLS} tools are offered")
             break
         if name in tools:

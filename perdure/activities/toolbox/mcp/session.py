@@ -104,8 +104,11 @@ class Connection:
         """Sends one call. Returns the response, and what the transport recorded about it.
 
         A response that breaks the protocol is returned as the error. If the call is cancelled, the server is notified.
+        If the connection has ended, nothing is sent.
         """
         token, note = token_hex(8), Note()
+        if not self.alive:
+            return ValueError("the connection has ended"), note
         self.wire.notes[token] = note
         request = CallToolRequest(
             params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT_FIELD: token})
@@ -253,7 +256,7 @@ class McpSession:
     def _streams(self, wire: Wire) -> Any:
         """Returns the server's transport, with secrets filled in.
 
-        Raises: MissingSecret.
+        Raises: MissingSecret; Unreachable if the server's folder cannot be created.
         """
         if self.server.url:
             headers = {name: self._with_secrets(value) for name, value in self.server.headers.items()}
@@ -262,7 +265,10 @@ class McpSession:
             if self.server.max_answer_bytes is not None:
                 outbound = replace(outbound, answer_bytes=self.server.max_answer_bytes)
             return http_streams(url, headers, wire, outbound)
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unreachable(f"the server {self.server.name} cannot be started: its folder: {error}") from error
         program, *arguments = self.server.command
         environ = {name: self._with_secrets(value) for name, value in self.server.env.items()}
         child = Child(

@@ -94,7 +94,7 @@ class McpTool:
             meta[IDEMPOTENCY_KEY] = context.idempotency_key
         answer, note = await connection.call(offered.tool, arguments, meta)
         if _session_is_gone(answer, note):
-            connection.wire.ended.set()  # the next attempt opens another connection
+            connection.suspect = True  # the next attempt opens another connection, unless calls are open on this one
         if isinstance(answer, CallToolResult) and (note.misfit or not note.too_large):
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
