@@ -17,16 +17,13 @@ async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
     return next((call for call in calls if call["kind"] == "tool"), {})
 
 
-@pytest.mark.parametrize(
-    ("agent", "text", "said"),
-    [
-        ("rule_37", "Assess spacing for Mitchell Ranch 1H", SPACING),
-        ("rule_32", "Analyze the gas of Cottonwood", "1,076.9 BTU/scf"),
-        ("flaring_monitor", "Report flaring for Mitchell Ranch", "22,744 mcf flared"),
-        ("maker", "Measure 2 by 3 inch", "It has 3870.96 square millimetres."),
-        ("maker", "Measure 2 by 3 ell", "It has no area: ValueError: no unit ell"),
-    ],
-)
+@pytest.mark.parametrize(("agent", "text", "said"), [
+    ("rule_37", "Assess spacing for Mitchell Ranch 1H", SPACING),
+    ("rule_32", "Analyze the gas of Cottonwood", "1,076.9 BTU/scf"),
+    ("flaring_monitor", "Report flaring for Mitchell Ranch", "22,744 mcf flared"),
+    ("maker", "Measure 2 by 3 inch", "It has 3870.96 square millimetres."),
+    ("maker", "Measure 2 by 3 ell", "It has no area: ValueError: no unit ell"),
+])  # fmt: skip
 async def test_a_block_computes_what_the_answer_says(stack: RunningStack, agent: str, text: str, said: str) -> None:
     async with Turns(stack, agent) as turns:
         assert said in (await turns.completed(await turns.begin(text)))["answer"]

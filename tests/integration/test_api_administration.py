@@ -181,15 +181,12 @@ async def test_an_administrator_makes_a_rule_stricter_and_reverts_it(api: Api, d
     assert [row["data"]["do"] for row in rows] == ["abort", "abort", "require_hitl"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "told"),
-    [
-        ("rules", {"rule": RULE_FORCE_CLARIFY, "do": "allow"}, "rule_looser"),
-        ("rules/tools", {"tool": "refund", "approval": False}, "approval_not_waivable"),
-        ("rules/tools", {"tool": "memory_remember", "approval": True}, "approval_not_waivable"),
-        ("rules/tools", {"tool": "Memory_Patch", "approval": False}, "approval_not_waivable"),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "told"), [
+    ("rules", {"rule": RULE_FORCE_CLARIFY, "do": "allow"}, "rule_looser"),
+    ("rules/tools", {"tool": "refund", "approval": False}, "approval_not_waivable"),
+    ("rules/tools", {"tool": "memory_remember", "approval": True}, "approval_not_waivable"),
+    ("rules/tools", {"tool": "Memory_Patch", "approval": False}, "approval_not_waivable"),
+])  # fmt: skip
 async def test_a_looser_rule_or_exemption_is_refused(admin: Caller, path: str, body: dict[str, Any], told: str) -> None:
     assert refusal(await admin.put(f"/v1/{path}", json=body)) == (422, told)
     assert all(each["approval"] for each in (await admin.get("/v1/rules/tools")).json()["items"])

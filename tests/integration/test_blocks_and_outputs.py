@@ -64,14 +64,11 @@ async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(blocks: Harn
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(
-    ("tool", "args", "told"),
-    [
-        ("area", AREA | {"unit": "ell"}, "mm, cm, inch, abc"),  # the table's names in its author's order, not jsonb's
-        ("area", {"width": 0, "height": 3}, "square_millimetres"),
-        ("turn_wheel", {"rounds": 10**9}, str(WALL_SECONDS)),
-    ],
-)
+@pytest.mark.parametrize(("tool", "args", "told"), [
+    ("area", AREA | {"unit": "ell"}, "mm, cm, inch, abc"),  # the table's names in its author's order, not jsonb's
+    ("area", {"width": 0, "height": 3}, "square_millimetres"),
+    ("turn_wheel", {"rounds": 10**9}, str(WALL_SECONDS)),
+])  # fmt: skip
 async def test_the_model_reads_a_fault_or_refusal(blocks: Harness, tool: str, args: dict[str, Any], told: str) -> None:
     started = time.monotonic()
     address, outcome = await plan_and_run(blocks, tool, args)

@@ -134,15 +134,12 @@ async def test_a_wrong_or_missing_secret_fails(web: Web, tmp_path: Path, bearer:
             await cluster.session.connection()
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"command": ("no-such-program-here",)},
-        {"command": ("python", "-c", "raise SystemExit(3)")},
-        {"command": ("python", "-c", "import time; time.sleep(60)"), "start_seconds": 0.5},
-        {"url": "http://127.0.0.1:9/mcp", "start_seconds": 5},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"command": ("no-such-program-here",)},
+    {"command": ("python", "-c", "raise SystemExit(3)")},
+    {"command": ("python", "-c", "import time; time.sleep(60)"), "start_seconds": 0.5},
+    {"url": "http://127.0.0.1:9/mcp", "start_seconds": 5},
+])  # fmt: skip
 async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fields: dict[str, Any]) -> None:
     met: list[str] = []
 

@@ -86,15 +86,12 @@ async def test_an_invalid_answer_is_a_typed_end_at_once(
     assert raw.pressed() == 1
 
 
-@pytest.mark.parametrize(
-    ("how", "ends"),
-    [
-        ("says_invalid_params", ToolRefused),
-        soak("says_no_such_method", ToolRefused),
-        ("half_then_dies", ServerLost),
-        ("endless_line", ServerLost),
-    ],
-)
+@pytest.mark.parametrize(("how", "ends"), [
+    ("says_invalid_params", ToolRefused),
+    soak("says_no_such_method", ToolRefused),
+    ("half_then_dies", ServerLost),
+    ("endless_line", ServerLost),
+])  # fmt: skip
 async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     new_raw_server: Raws, how: str, ends: type[Exception]
 ) -> None:
@@ -172,20 +169,17 @@ async def test_an_http_error_ends_the_call_at_once_with_the_servers_words(tmp_pa
         await asyncio.wait_for(press_over_http(tmp_path, how), 10)
 
 
-@pytest.mark.parametrize(
-    ("how", "output"),
-    [
-        ("half_characters", "pressed 😀 \ufffd, \\ud83d"),
-        ("no_version", "pressed"),
-        ("starts_with_mark", "pressed"),
-        ("nulls", "pressed"),
-        ("nulls_in_block", "pressed"),
-        ("id_is_float", "pressed"),
-        ("id_is_text", "pressed"),
-        ("long_integer", {"content": []}),
-        ("pretty", "pressed"),
-    ],
-)
+@pytest.mark.parametrize(("how", "output"), [
+    ("half_characters", "pressed 😀 \ufffd, \\ud83d"),
+    ("no_version", "pressed"),
+    ("starts_with_mark", "pressed"),
+    ("nulls", "pressed"),
+    ("nulls_in_block", "pressed"),
+    ("id_is_float", "pressed"),
+    ("id_is_text", "pressed"),
+    ("long_integer", {"content": []}),
+    ("pretty", "pressed"),
+])  # fmt: skip
 async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
     assert (await new_raw_server(how).press()).output == output
 

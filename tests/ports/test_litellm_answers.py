@@ -46,16 +46,12 @@ async def test_no_route_makes_a_cut_or_broken_answer_whole(client: RecordingClie
         assert raised.value.code == "model_unreadable"
 
 
-@pytest.mark.parametrize(
-    "calls",
-    [
-        (Call(name="a", id="same"), Call(name="b", id="same"), Call(name="c", id="same")),
-        (Call(name="a", id=""), Call(name="b", id=""), Call(name="c", id="call_1")),
-        (Call(name="a", id="x", index=0), Call(name="b", id="y", index=0), Call(name="c", id="z", index=0)),
-        (Call(name="a", index=7), Call(name="b", index=3), Call(name="c", index=5)),
-    ],
-    ids=["repeated ids", "missing ids", "one index for all", "indices out of order"],
-)
+@pytest.mark.parametrize("calls", [
+    (Call(name="a", id="same"), Call(name="b", id="same"), Call(name="c", id="same")),
+    (Call(name="a", id=""), Call(name="b", id=""), Call(name="c", id="call_1")),
+    (Call(name="a", id="x", index=0), Call(name="b", id="y", index=0), Call(name="c", id="z", index=0)),
+    (Call(name="a", index=7), Call(name="b", index=3), Call(name="c", index=5)),
+], ids=["repeated ids", "missing ids", "one index for all", "indices out of order"])  # fmt: skip
 async def test_odd_ids_and_indices_lose_no_call(client: RecordingClient, calls: tuple[Call, ...]) -> None:
     await client.ask(Step(calls=calls))
     drafts = client.complete.tool_calls
@@ -70,17 +66,13 @@ async def test_reasoning_is_separated_from_text_and_broken_arguments_are_passed_
     assert client.complete.tool_calls == (DraftCall("i", "a", "{'x': 1,"),)
 
 
-@pytest.mark.parametrize(
-    ("step", "requests"),
-    [
-        (Step(whole=True), 1),
-        (Step(whole=True, media="text/plain"), 1),
-        (Step(refuses=("stream_options",)), 2),
-        (Step(refuses=("stream",)), 2),
-        (Step(refuses=("stream_options", "stream")), 3),
-    ],
-    ids=["ignores stream", "as plain text", "refuses its options", "refuses it", "refuses both"],
-)
+@pytest.mark.parametrize(("step", "requests"), [
+    (Step(whole=True), 1),
+    (Step(whole=True, media="text/plain"), 1),
+    (Step(refuses=("stream_options",)), 2),
+    (Step(refuses=("stream",)), 2),
+    (Step(refuses=("stream_options", "stream")), 3),
+], ids=["ignores stream", "as plain text", "refuses its options", "refuses it", "refuses both"])  # fmt: skip
 async def test_a_server_that_does_not_stream_is_read(client: RecordingClient, step: Step, requests: int) -> None:
     calls = (Call(name="a", id="i"), Call(name="b", id="j"))
     await client.ask(step.model_copy(update={"text": "Yes.", "calls": calls}))
@@ -98,13 +90,10 @@ async def test_halves_parts_and_tags_are_text_and_reasoning(client: RecordingCli
     assert error.code == "model_empty_answer" and error.retryable
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        *((Step(text=" \n "), "stop"), (Step(), "stop"), (CONTENT_POLICY, "content_filter")),
-        *((Step(finish_reason=reason), reason) for reason in ("length", "content_filter")),
-    ],
-)
+@pytest.mark.parametrize(("step", "reason"), [
+    *((Step(text=" \n "), "stop"), (Step(), "stop"), (CONTENT_POLICY, "content_filter")),
+    *((Step(finish_reason=reason), reason) for reason in ("length", "content_filter")),
+])  # fmt: skip
 async def test_a_continuation_can_add_nothing(client: RecordingClient, step: Step, reason: str) -> None:
     await client.ask(step, continues=True)
     assert [type(chunk) for chunk in client.chunks] == [Complete]

@@ -63,14 +63,11 @@ STATUSES: dict[int, tuple[type[PerdureError], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        *(("one two ", fault) for fault in AFTER_TEXT),
-        ("", Fault.EMPTY),
-        *(pytest.param("", fault, marks=() if fault in FIRST else pytest.mark.soak) for fault in AFTER_TEXT),
-    ],
-)
+@pytest.mark.parametrize(("text", "fault"), [
+    *(("one two ", fault) for fault in AFTER_TEXT),
+    ("", Fault.EMPTY),
+    *(pytest.param("", fault, marks=() if fault in FIRST else pytest.mark.soak) for fault in AFTER_TEXT),
+])  # fmt: skip
 async def test_a_fault_raises_a_typed_error_without_an_answer(client: RecordingClient, text: str, fault: Fault) -> None:
     family, code = FAULTS[fault]
     error = await client.fail(Step(text=text, fault=fault), seconds=1.0 if "hang" in fault else 40.0)

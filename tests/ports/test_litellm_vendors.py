@@ -142,14 +142,11 @@ def odd_calls() -> Iterator[PromptMessage]:
         yield PromptMessage(Role.TOOL, RESULT, (), key)
 
 
-@pytest.mark.parametrize(
-    ("model", "own_ids"),
-    [
-        *(("openai/gpt-4o-mini", ["call_0"]), ("azure/our-gpt-4o", ["call_0"]), (CLAUDE, ["call_0"])),
-        *(("openai/mistral-large", []), ("mistral/mistral-large-latest", []), ("ollama_chat/qwen3:8b", [])),
-        ("gemini/gemini-3-pro-preview", ["call_0", "functions.look:0"]),
-    ],
-)
+@pytest.mark.parametrize(("model", "own_ids"), [
+    *(("openai/gpt-4o-mini", ["call_0"]), ("azure/our-gpt-4o", ["call_0"]), (CLAUDE, ["call_0"])),
+    *(("openai/mistral-large", []), ("mistral/mistral-large-latest", []), ("ollama_chat/qwen3:8b", [])),
+    ("gemini/gemini-3-pro-preview", ["call_0", "functions.look:0"]),
+])  # fmt: skip
 async def test_odd_calls_are_sent_as_they_were_within_the_vendors_rules(
     client: RecordingClient, model: str, own_ids: list[str]
 ) -> None:
@@ -252,37 +249,31 @@ async def test_a_refused_tool_is_named(
     assert error.code == "model_bad_request" and found.items() <= error.details.items()
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("Invalid schema for function 'b': In context=('properties', 'a'), array schema missing items.", ["b"]),
-        ("Invalid 'tools[2].function.name': string too long.", ["c"]),
-        ("tools.1.custom.input_schema.properties: Property keys should match pattern", ["b"]),
-        ("* GenerateContentRequest.tools[0].function_declarations[2].parameters.properties[a]: missing", ["c"]),
-        ("Function name was b but must be a-z, A-Z, 0-9", ["b"]),
-        ("tools.9.custom: no such tool; a function that is not there; a", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    ("Invalid schema for function 'b': In context=('properties', 'a'), array schema missing items.", ["b"]),
+    ("Invalid 'tools[2].function.name': string too long.", ["c"]),
+    ("tools.1.custom.input_schema.properties: Property keys should match pattern", ["b"]),
+    ("* GenerateContentRequest.tools[0].function_declarations[2].parameters.properties[a]: missing", ["c"]),
+    ("Function name was b but must be a-z, A-Z, 0-9", ["b"]),
+    ("tools.9.custom: no such tool; a function that is not there; a", []),
+])  # fmt: skip
 def test_the_tools_in_a_providers_text_are_found(text: str, named: list[str]) -> None:
     assert refused_tools(text, ["a", "b", "c"]) == named
 
 
-@pytest.mark.parametrize(
-    ("names", "ends", "reason", "truncated"),
-    [
-        ("openai azure mistral ollama", "stop", "stop", False),
-        ("gemini", "STOP", "stop", False),
-        ("anthropic", "end_turn stop_sequence", "stop", False),
-        ("openai azure mistral ollama", "length", "length", True),
-        ("anthropic", "max_tokens model_context_window_exceeded", "length", True),
-        ("mistral", "model_length", "length", True),
-        ("gemini", "MAX_TOKENS", "length", True),
-        ("openai azure", "content_filter", "content_filter", True),
-        ("gemini", "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII", "content_filter", True),
-        ("anthropic", "refusal", "refusal", True),
-        ("anthropic", "pause_turn", "pause_turn", True),
-    ],
-)
+@pytest.mark.parametrize(("names", "ends", "reason", "truncated"), [
+    ("openai azure mistral ollama", "stop", "stop", False),
+    ("gemini", "STOP", "stop", False),
+    ("anthropic", "end_turn stop_sequence", "stop", False),
+    ("openai azure mistral ollama", "length", "length", True),
+    ("anthropic", "max_tokens model_context_window_exceeded", "length", True),
+    ("mistral", "model_length", "length", True),
+    ("gemini", "MAX_TOKENS", "length", True),
+    ("openai azure", "content_filter", "content_filter", True),
+    ("gemini", "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII", "content_filter", True),
+    ("anthropic", "refusal", "refusal", True),
+    ("anthropic", "pause_turn", "pause_turn", True),
+])  # fmt: skip
 async def test_each_end_of_an_answer_has_its_reason(
     client: RecordingClient, names: str, ends: str, reason: str, truncated: bool
 ) -> None:
@@ -309,29 +300,26 @@ AZURE_FILTER: JsonValue = {
 BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 9}}
 
 
-@pytest.mark.parametrize(
-    ("name", "step", "expected"),
-    [
-        ("openai", CONTENT_POLICY, (REFUSAL_TEXT, "content_filter")),
-        ("openai", Step(calls=(Call(name="pay"),), finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
-        ("openai", Step(refusal="I will not."), ("I will not.", "refusal")),
-        ("azure", Step(refusal="I will not."), ("I will not.", "refusal")),
-        ("azure", Step(status=400, body=AZURE_FILTER), (REFUSAL_TEXT, "content_filter")),
-        ("azure", Step(finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
-        ("anthropic", Step(finish_reason="refusal"), (REFUSAL_TEXT, "refusal")),
-        (
-            "gemini",
-            Step(body=f"data: {json.dumps(BLOCKED)}\n\n", media="text/event-stream"),
-            (REFUSAL_TEXT, "content_filter"),
-        ),
-        ("mistral", Step(text="And", finish_reason="error"), "model_unreadable"),
-        *[
-            ("gemini", Step(text=text, finish_reason=end), "model_unreadable")
-            for end in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "OTHER")
-            for text in ("", "And")
-        ],
+@pytest.mark.parametrize(("name", "step", "expected"), [
+    ("openai", CONTENT_POLICY, (REFUSAL_TEXT, "content_filter")),
+    ("openai", Step(calls=(Call(name="pay"),), finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
+    ("openai", Step(refusal="I will not."), ("I will not.", "refusal")),
+    ("azure", Step(refusal="I will not."), ("I will not.", "refusal")),
+    ("azure", Step(status=400, body=AZURE_FILTER), (REFUSAL_TEXT, "content_filter")),
+    ("azure", Step(finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
+    ("anthropic", Step(finish_reason="refusal"), (REFUSAL_TEXT, "refusal")),
+    (
+        "gemini",
+        Step(body=f"data: {json.dumps(BLOCKED)}\n\n", media="text/event-stream"),
+        (REFUSAL_TEXT, "content_filter"),
+    ),
+    ("mistral", Step(text="And", finish_reason="error"), "model_unreadable"),
+    *[
+        ("gemini", Step(text=text, finish_reason=end), "model_unreadable")
+        for end in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "OTHER")
+        for text in ("", "And")
     ],
-)
+])  # fmt: skip
 async def test_refusals_are_answers_and_failed_answers_are_not(
     client: RecordingClient, name: str, step: Step, expected: tuple[str, str] | str
 ) -> None:
@@ -361,26 +349,23 @@ STREAMED = "/v1beta/models/gemini-3-pro-preview:streamGenerateContent?alt=sse"
 INVALID = "invalid_request_error"
 
 
-@pytest.mark.parametrize(
-    ("url", "messages", "status", "code"),
-    [
-        (f"openai{CHAT}", openai_call("x" * 41), 400, INVALID),
-        (f"azure{DEPLOYED}?api-version=2024-10-21", [*openai_call("x")[:2], SAY], 400, INVALID),
-        (f"azure{DEPLOYED}", [SAY], 404, "404"),
-        (f"azure{CHAT}?api-version=2024-10-21", [SAY], 404, "404"),
-        ("anthropic/v1/messages", [SAY, {"role": "assistant", "content": [USE]}, SAY], 400, INVALID),
-        ("anthropic/v1/messages", [SAID, SAY], 400, INVALID),
-        ("anthropic/v1/messages", [SAY, SAY], 400, INVALID),
-        ("anthropic/v1/messages", [SAY, SAID], 400, INVALID),
-        (f"mistral{CHAT}", openai_call("call_1"), 400, "3280"),
-        (f"mistral{CHAT}", [*openai_call("D681PevKs"), SAY], 400, "3230"),
-        (f"mistral{CHAT}", [SAY, SAID], 400, "3230"),
-        (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
-        (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL, CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
-        ("ollama/api/chat", openai_call("x"), 400, ""),
-        ("ollama/api/chat", [{"role": "user", "content": [{"type": "text", "text": "look"}]}], 400, ""),
-    ],
-)
+@pytest.mark.parametrize(("url", "messages", "status", "code"), [
+    (f"openai{CHAT}", openai_call("x" * 41), 400, INVALID),
+    (f"azure{DEPLOYED}?api-version=2024-10-21", [*openai_call("x")[:2], SAY], 400, INVALID),
+    (f"azure{DEPLOYED}", [SAY], 404, "404"),
+    (f"azure{CHAT}?api-version=2024-10-21", [SAY], 404, "404"),
+    ("anthropic/v1/messages", [SAY, {"role": "assistant", "content": [USE]}, SAY], 400, INVALID),
+    ("anthropic/v1/messages", [SAID, SAY], 400, INVALID),
+    ("anthropic/v1/messages", [SAY, SAY], 400, INVALID),
+    ("anthropic/v1/messages", [SAY, SAID], 400, INVALID),
+    (f"mistral{CHAT}", openai_call("call_1"), 400, "3280"),
+    (f"mistral{CHAT}", [*openai_call("D681PevKs"), SAY], 400, "3230"),
+    (f"mistral{CHAT}", [SAY, SAID], 400, "3230"),
+    (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
+    (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL, CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
+    ("ollama/api/chat", openai_call("x"), 400, ""),
+    ("ollama/api/chat", [{"role": "user", "content": [{"type": "text", "text": "look"}]}], 400, ""),
+])  # fmt: skip
 async def test_the_vendors_reject_what_they_document_in_their_own_form(
     provider_double: ProviderDouble, url: str, messages: list[JsonValue], status: int, code: str
 ) -> None:
@@ -396,20 +381,17 @@ async def test_the_vendors_reject_what_they_document_in_their_own_form(
         assert unsigned.status_code in ((401, 403) if status == 400 and "ollama" not in url else (status,))
 
 
-@pytest.mark.parametrize(
-    ("schema", "status"),
-    [
-        ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}, 418),
-        ({"type": "object", "$ref": "#"}, 400),
-        ({"type": "object", "additionalProperties": False}, 400),
-        ({"type": "object", "properties": {"a": {}}}, 400),
-        ({"type": "object", "properties": {"a": {"type": "array"}}}, 400),
-        ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, 400),
-        ({"type": "object", "properties": {"a": {"type": "integer", "enum": ["1"]}}}, 400),
-        ({"type": "object", "required": ["a"]}, 400),
-        ({"type": "string"}, 400),
-    ],
-)
+@pytest.mark.parametrize(("schema", "status"), [
+    ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}, 418),
+    ({"type": "object", "$ref": "#"}, 400),
+    ({"type": "object", "additionalProperties": False}, 400),
+    ({"type": "object", "properties": {"a": {}}}, 400),
+    ({"type": "object", "properties": {"a": {"type": "array"}}}, 400),
+    ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, 400),
+    ({"type": "object", "properties": {"a": {"type": "integer", "enum": ["1"]}}}, 400),
+    ({"type": "object", "required": ["a"]}, 400),
+    ({"type": "string"}, 400),
+])  # fmt: skip
 async def test_google_takes_only_its_subset_of_a_schema(
     provider_double: ProviderDouble, schema: JsonValue, status: int
 ) -> None:

@@ -45,16 +45,13 @@ async def test_a_good_block_has_no_flaw_and_gives_its_value(sandbox: MontySandbo
     assert (ran.fault, ran.output) == (None, "radius 2\n")
 
 
-@pytest.mark.parametrize(
-    ("inputs", "kind", "told"),
-    [
-        ({}, FaultKind.INPUTS, "radius_feet"),
-        ({"radius_feet": "2"}, FaultKind.INPUTS, "radius_feet"),
-        ({"radius_feet": 2, "colour": "red"}, FaultKind.INPUTS, "colour"),
-        ({"radius_feet": -1}, FaultKind.RAISED, "ValueError: a radius is not negative"),
-        ({"radius_feet": 100}, FaultKind.VALUE, "area_square_feet"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "kind", "told"), [
+    ({}, FaultKind.INPUTS, "radius_feet"),
+    ({"radius_feet": "2"}, FaultKind.INPUTS, "radius_feet"),
+    ({"radius_feet": 2, "colour": "red"}, FaultKind.INPUTS, "colour"),
+    ({"radius_feet": -1}, FaultKind.RAISED, "ValueError: a radius is not negative"),
+    ({"radius_feet": 100}, FaultKind.VALUE, "area_square_feet"),
+])  # fmt: skip
 async def test_an_invalid_block_is_a_fault_and_no_exception(
     sandbox: MontySandbox, inputs: dict[str, JsonValue], kind: FaultKind, told: str
 ) -> None:

@@ -235,13 +235,10 @@ async def test_a_changing_call_waits_in_the_navigator_and_the_check_is_not_repea
     assert ran(played.turn) == ["t4.0", "t4.1"]
 
 
-@pytest.mark.parametrize(
-    ("state", "trace", "outcome"),
-    [
-        (VerdictState.REJECTED, "navigator navigator finalize", Outcome.COMPLETED),
-        (VerdictState.PENDING, "navigator finalize", Outcome.AWAITING),
-    ],
-)
+@pytest.mark.parametrize(("state", "trace", "outcome"), [
+    (VerdictState.REJECTED, "navigator navigator finalize", Outcome.COMPLETED),
+    (VerdictState.PENDING, "navigator finalize", Outcome.AWAITING),
+])  # fmt: skip
 async def test_a_refused_call_is_reported_and_an_undecided_one_waits_on(
     state: VerdictState, trace: str, outcome: Outcome
 ) -> None:

@@ -33,14 +33,11 @@ from tests.workflow.test_cold_resumes import start_cold
 LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
 
 
-@pytest.mark.parametrize(
-    ("limits", "code", "calls"),
-    [
-        (Limits(max_tokens=11), "token_budget_spent", 2),
-        (Limits(max_cost_microusd=20), "cost_budget_spent", 2),
-        (Limits(max_iterations=3), "iteration_limit", 3),
-    ],
-)
+@pytest.mark.parametrize(("limits", "code", "calls"), [
+    (Limits(max_tokens=11), "token_budget_spent", 2),
+    (Limits(max_cost_microusd=20), "cost_budget_spent", 2),
+    (Limits(max_iterations=3), "iteration_limit", 3),
+])  # fmt: skip
 async def test_a_limit_ends_a_turn_not_the_conversation(served: Served, limits: Limits, code: str, calls: int) -> None:
     address, row = await served.run_to_end(*(Line(f"round {n}", [LOOK]) for n in range(5)), limits=limits)
     assert (row["status"], row["problem"]["code"]) == ("limited", code)

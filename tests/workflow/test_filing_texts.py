@@ -128,16 +128,12 @@ async def test_the_spacing_is_assessed_by_the_block_of_the_skill(filings: Filing
     assert all(request.seen.authorized for request in sent)
 
 
-@pytest.mark.parametrize(
-    ("decision", "given", "told", "calls"),
-    [
-        (Decision.APPROVE, {}, WELL, 1),
-        (Decision.REJECT, {"comment": "the plat is missing"}, "the plat is missing", 1),
-        (Decision.EDIT, {"args": {"well_name": "Dry Fork 2"}}, "Dry Fork 2", 2),
-        (Decision.RESPOND, {"comment": "keep it until Monday"}, "keep it until Monday", 1),
-    ],
-    ids=["approve", "reject", "edit", "respond"],
-)
+@pytest.mark.parametrize(("decision", "given", "told", "calls"), [
+    (Decision.APPROVE, {}, WELL, 1),
+    (Decision.REJECT, {"comment": "the plat is missing"}, "the plat is missing", 1),
+    (Decision.EDIT, {"args": {"well_name": "Dry Fork 2"}}, "Dry Fork 2", 2),
+    (Decision.RESPOND, {"comment": "keep it until Monday"}, "keep it until Monday", 1),
+], ids=["approve", "reject", "edit", "respond"])  # fmt: skip
 async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
     filings: Filings, decision: Decision, given: dict[str, Any], told: str, calls: int
 ) -> None:

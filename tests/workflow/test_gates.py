@@ -82,14 +82,11 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
     assert "day" in told[0] and "amount" in told[1] and "/remit" in told[2]
 
 
-@pytest.mark.parametrize(
-    ("fault", "times", "left", "told"),
-    [
-        (UpstreamUnavailable("lost", "no heartbeat"), 9, None, ["no worker finished it"] * 2),
-        (ToolUnavailable("slow"), 9, ["t1.0"], ["could not be checked: slow"]),
-        (ToolUnavailable("slow"), 1, ["t1.0", "t1.1"], []),
-    ],
-)
+@pytest.mark.parametrize(("fault", "times", "left", "told"), [
+    (UpstreamUnavailable("lost", "no heartbeat"), 9, None, ["no worker finished it"] * 2),
+    (ToolUnavailable("slow"), 9, ["t1.0"], ["could not be checked: slow"]),
+    (ToolUnavailable("slow"), 1, ["t1.0", "t1.1"], []),
+])  # fmt: skip
 async def test_a_check_that_never_ends_is_not_repeated_for_ever(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,

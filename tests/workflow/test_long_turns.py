@@ -57,14 +57,10 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("loop", "rounds", "run_events"),
-    [
-        *((loop, 2, 100) for loop in LOOPS.values()),
-        pytest.param(LOOPS["skill_pipeline"], 100, RUN_EVENTS, marks=pytest.mark.soak),
-    ],
-    ids=[*LOOPS, "full"],
-)
+@pytest.mark.parametrize(("loop", "rounds", "run_events"), [
+    *((loop, 2, 100) for loop in LOOPS.values()),
+    pytest.param(LOOPS["skill_pipeline"], 100, RUN_EVENTS, marks=pytest.mark.soak),
+], ids=[*LOOPS, "full"])  # fmt: skip
 async def test_a_long_turn_pauses_and_goes_on(
     served: Served, monkeypatch: pytest.MonkeyPatch, loop: Loop, rounds: int, run_events: int
 ) -> None:

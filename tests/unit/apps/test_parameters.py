@@ -144,63 +144,54 @@ def test_types_that_may_refuse_what_fits_their_schema_are_known(hint: Any, more:
     assert parameters_of(value=hint).checks_more is more
 
 
-@pytest.mark.parametrize(
-    ("hint", "advice"),
-    [
-        (Literal[Colour.RED], "Literal['red']"),
-        (list[Literal[b"a"]], "write the values themselves"),
-        (Size | None, "give the members of Size texts or numbers"),
-        (dict[str, Within], "Within.y is read from a path"),
-        (Annotated[str, Field(pattern=r"[\w-a]")], "invalid range boundary"),
-    ],
-)
+@pytest.mark.parametrize(("hint", "advice"), [
+    (Literal[Colour.RED], "Literal['red']"),
+    (list[Literal[b"a"]], "write the values themselves"),
+    (Size | None, "give the members of Size texts or numbers"),
+    (dict[str, Within], "Within.y is read from a path"),
+    (Annotated[str, Field(pattern=r"[\w-a]")], "invalid range boundary"),
+])  # fmt: skip
 def test_a_type_that_no_call_can_have_is_a_mistake_of_the_definition(hint: Any, advice: str) -> None:
     with pytest.raises(ToolDefinitionError, match=re.escape(advice)):
         parameters_of(value=hint)
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "named"),
-    [
-        (date, "2026-02-30", "value"),
-        (UUID, "no", "value"),
-        (Annotated[Decimal, Field(decimal_places=2)], "1.234", "value"),
-        (list[Picky], [{"number": 1}, {"number": 2}], "value.1.number"),
-        (Annotated[str, AfterValidator(_not_a_number)], "x", ""),
-    ],
-)
+@pytest.mark.parametrize(("hint", "value", "named"), [
+    (date, "2026-02-30", "value"),
+    (UUID, "no", "value"),
+    (Annotated[Decimal, Field(decimal_places=2)], "1.234", "value"),
+    (list[Picky], [{"number": 1}, {"number": 2}], "value.1.number"),
+    (Annotated[str, AfterValidator(_not_a_number)], "x", ""),
+])  # fmt: skip
 def test_a_refusal_names_the_argument(hint: Any, value: JsonValue, named: str) -> None:
     with pytest.raises(ArgumentsRefused) as refused:
         parameters_of(value=hint).bind({"value": value})
     assert refused.value.field == named
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "bound"),
-    [
-        (Annotated[date, Strict()], "2026-02-03", date(2026, 2, 3)),
-        (Annotated[set[str], Strict()], ["a", "b"], {"a", "b"}),
-        (Annotated[UUID, Strict()], str(UUID(int=1)), UUID(int=1)),
-        (Annotated[bytes, Strict()], "a", b"a"),
-        (list[Exactly], [{"day": "2026-02-03"}], [Exactly(day=date(2026, 2, 3))]),
-        (
-            Annotated[date, Strict()],
-            "2026-02-30",
-            "value: Input should be a valid date in the format YYYY-MM-DD",
-        ),
-        (Annotated[set[int], Strict()], [1, "x"], "value.1: Input should be a valid integer"),
-        (date | str, "2026-02-03", "2026-02-03"),
-        (UUID | str, str(UUID(int=1)), str(UUID(int=1))),
-        (Decimal | str, "1.50", "1.50"),
-        (set[int] | list[int], [1, 1], [1, 1]),
-        (Decimal, 1.005, Decimal("1.005")),
-        (int, 10**40, 10**40),
-        (Any, 1e-320, 1e-320),
-        (dict[str, int], 3, "value: Input should be a valid dictionary"),
-        (Address, 3, "value: Input should be a valid dictionary or instance of Address"),
-        (Closed, {"n": 1}, "value.n: Extra inputs are not permitted"),
-    ],
-)
+@pytest.mark.parametrize(("hint", "value", "bound"), [
+    (Annotated[date, Strict()], "2026-02-03", date(2026, 2, 3)),
+    (Annotated[set[str], Strict()], ["a", "b"], {"a", "b"}),
+    (Annotated[UUID, Strict()], str(UUID(int=1)), UUID(int=1)),
+    (Annotated[bytes, Strict()], "a", b"a"),
+    (list[Exactly], [{"day": "2026-02-03"}], [Exactly(day=date(2026, 2, 3))]),
+    (
+        Annotated[date, Strict()],
+        "2026-02-30",
+        "value: Input should be a valid date in the format YYYY-MM-DD",
+    ),
+    (Annotated[set[int], Strict()], [1, "x"], "value.1: Input should be a valid integer"),
+    (date | str, "2026-02-03", "2026-02-03"),
+    (UUID | str, str(UUID(int=1)), str(UUID(int=1))),
+    (Decimal | str, "1.50", "1.50"),
+    (set[int] | list[int], [1, 1], [1, 1]),
+    (Decimal, 1.005, Decimal("1.005")),
+    (int, 10**40, 10**40),
+    (Any, 1e-320, 1e-320),
+    (dict[str, int], 3, "value: Input should be a valid dictionary"),
+    (Address, 3, "value: Input should be a valid dictionary or instance of Address"),
+    (Closed, {"n": 1}, "value.n: Extra inputs are not permitted"),
+])  # fmt: skip
 def test_strict_types_read_json_and_all_others_read_as_before(hint: Any, value: JsonValue, bound: object) -> None:
     try:
         read = parameters_of(value=hint, other=int).bind({"value": value, "other": 1})["value"]
@@ -215,16 +206,13 @@ class Checked(BaseModel):
     number: Annotated[int, AfterValidator(_counted)]
 
 
-@pytest.mark.parametrize(
-    ("hints", "args", "bound"),
-    [
-        ({"day": Annotated[date, Strict()], "label": date | str}, {"day": "2026-02-03", "label": "2026-01-03"}, None),
-        ({"day": Annotated[date, Strict()], "label": UUID}, {"day": "2026-02-03", "label": "no"}, "label"),
-        ({"one": Checked}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
-        ({"one": Checked | None}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
-        ({"one": Annotated[int, AfterValidator(_counted)]}, {"one": -1}, "one: Value error, negative"),
-    ],
-)
+@pytest.mark.parametrize(("hints", "args", "bound"), [
+    ({"day": Annotated[date, Strict()], "label": date | str}, {"day": "2026-02-03", "label": "2026-01-03"}, None),
+    ({"day": Annotated[date, Strict()], "label": UUID}, {"day": "2026-02-03", "label": "no"}, "label"),
+    ({"one": Checked}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
+    ({"one": Checked | None}, {"one": {"day": "2026-02-03", "number": -1}}, "one.number: Value error, negative"),
+    ({"one": Annotated[int, AfterValidator(_counted)]}, {"one": -1}, "one: Value error, negative"),
+])  # fmt: skip
 def test_each_argument_is_read_as_json_for_itself_and_no_validator_refuses_twice(
     hints: dict[str, Any], args: dict[str, JsonValue], bound: str | None
 ) -> None:
@@ -283,20 +271,17 @@ class Noted:
     notes: list[frozenset[str]]
 
 
-@pytest.mark.parametrize(
-    ("hint", "default", "shown"),
-    [
-        (frozenset[str], LETTERS, [*"abcdefgh"]),
-        (set[int], {8, 1, 10}, [1, 8, 10]),
-        (list[set[str]], [set(LETTERS)], [[*"abcdefgh"]]),
-        (dict[str, tuple[frozenset[str], int]], {"k": (LETTERS, 1)}, {"k": [[*"abcdefgh"], 1]}),
-        (Tagged | None, Tagged(), {"t": [*"abcdefgh"]}),
-        (Noted, Noted([LETTERS]), {"notes": [[*"abcdefgh"]]}),
-        (RootModel[frozenset[str]], RootModel[frozenset[str]](LETTERS), [*"abcdefgh"]),
-        (frozenset[frozenset[str]], frozenset(map(frozenset, "hgfedcba")), [[letter] for letter in "abcdefgh"]),
-        (frozenset[int | str], frozenset({3, *"ab"}), ["a", "b", 3]),
-    ],
-)
+@pytest.mark.parametrize(("hint", "default", "shown"), [
+    (frozenset[str], LETTERS, [*"abcdefgh"]),
+    (set[int], {8, 1, 10}, [1, 8, 10]),
+    (list[set[str]], [set(LETTERS)], [[*"abcdefgh"]]),
+    (dict[str, tuple[frozenset[str], int]], {"k": (LETTERS, 1)}, {"k": [[*"abcdefgh"], 1]}),
+    (Tagged | None, Tagged(), {"t": [*"abcdefgh"]}),
+    (Noted, Noted([LETTERS]), {"notes": [[*"abcdefgh"]]}),
+    (RootModel[frozenset[str]], RootModel[frozenset[str]](LETTERS), [*"abcdefgh"]),
+    (frozenset[frozenset[str]], frozenset(map(frozenset, "hgfedcba")), [[letter] for letter in "abcdefgh"]),
+    (frozenset[int | str], frozenset({3, *"ab"}), ["a", "b", 3]),
+])  # fmt: skip
 def test_sets_in_a_default_have_an_order_in_the_schema(hint: Any, default: Any, shown: JsonValue) -> None:
     def made(value: Any = default) -> None: ...
 

@@ -267,17 +267,14 @@ class Unseen:
     """An object whose text names its address."""
 
 
-@pytest.mark.parametrize(
-    ("hint", "default", "same", "other"),
-    [
-        (Annotated[str, AfterValidator(str.upper)], "a", "a", "b"),
-        (Annotated[str, AfterValidator(str.upper)], "a", "a", 1),
-        (Annotated[set[str], AfterValidator(len)], set("abcdefgh"), set("hgfedcba"), set("abc")),
-        (Annotated[Words, AfterValidator(repr)], Words(words=set("abcd")), Words(words=set("dcba")), Words()),
-        (Annotated[Any, AfterValidator(repr)], {"a": [1], "b": 2}, {"b": 2, "a": [1]}, {"a": [2], "b": 2}),
-        (Any, Unseen(), Unseen(), object()),
-    ],
-)
+@pytest.mark.parametrize(("hint", "default", "same", "other"), [
+    (Annotated[str, AfterValidator(str.upper)], "a", "a", "b"),
+    (Annotated[str, AfterValidator(str.upper)], "a", "a", 1),
+    (Annotated[set[str], AfterValidator(len)], set("abcdefgh"), set("hgfedcba"), set("abc")),
+    (Annotated[Words, AfterValidator(repr)], Words(words=set("abcd")), Words(words=set("dcba")), Words()),
+    (Annotated[Any, AfterValidator(repr)], {"a": [1], "b": 2}, {"b": 2, "a": [1]}, {"a": [2], "b": 2}),
+    (Any, Unseen(), Unseen(), object()),
+])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Default value")
 def test_the_version_covers_defaults_that_the_schema_cannot_have(
     hint: Any, default: Any, same: Any, other: Any
