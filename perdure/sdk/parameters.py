@@ -80,10 +80,7 @@ class _ArgumentsSchema(GenerateJsonSchema):
             validator = SchemaValidator(core_schema.definitions_schema(schema, self._types) if self._types else schema)
         except SchemaError:  # a part that needs its whole
             return True
-        try:
-            return bool(_validated(validator, shown) == default)
-        except Exception:  # a validator of the author's, or a comparison, can raise anything
-            return False
+        return _is_same(validator, shown, default)
 
 
 def _is_constant(factory: Any) -> bool:
@@ -172,9 +169,18 @@ class Parameters:
             raise
         except ValidationError as error:
             raise ArgumentsRefused.of(faults_of(error)[0]) from error
-        except Exception as error:
+        except BaseException as error:  # also sys.exit() in a validator
             raise ArgumentsRefused("", f"the arguments could not be checked ({type(error).__name__})") from error
         return {self.names[name]: getattr(validated, name) for name in self.names}
+
+
+def _is_same(types: TypeAdapter[Any] | SchemaValidator, shown: object, default: object) -> bool:
+    """Returns whether the types make the default of what the schema shows, which must be JSON: infinity is not."""
+    try:
+        canonical_json(shown)
+        return bool(_validated(types, shown) == default)
+    except Exception:  # a validator of the author's, or a comparison, can raise anything
+        return False
 
 
 def _validated(types: TypeAdapter[Any] | SchemaValidator, value: object) -> Any:
@@ -249,13 +255,9 @@ def _remove_unfit_defaults(function: Callable[..., Any], hints: Mapping[str, Any
     """
     own: dict[str, str] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        if name in properties and "default" in properties[name]:
-            try:
-                fits = _validated(TypeAdapter(hints[name]), properties[name]["default"]) == parameter.default
-            except Exception:  # a validator of the author's, or a comparison, can raise anything
-                fits = False
-            if not fits:
-                del properties[name]["default"]
-        if name in properties and "default" not in properties[name] and parameter.default is not parameter.empty:
+        shown = properties.get(name, {})
+        if "default" in shown and not _is_same(TypeAdapter(hints[name]), shown["default"], parameter.default):
+            del shown["default"]
+        if name in properties and "default" not in shown and parameter.default is not parameter.empty:
             own[name] = stable_text(parameter.default)
     return own
