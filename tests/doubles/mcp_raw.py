@@ -134,6 +134,7 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
         _EVENTS,
         b'data: {"method": "notifications/message"}\r\n\r\nPAUSEdata: oops\n\ndata: ANSWER\n\n',
     ),
+    "after_another": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": 987, "result": {}}\n\ndata: ANSWER\n\n'),
     "resumed": (200, _EVENTS, b"id: 7\nretry: 10\ndata: \n\n"),
     "as_html": (200, "text/html", b"<h1>pressed</h1>"),
     "as_nothing": (202, _JSON, b""),

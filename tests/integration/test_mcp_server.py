@@ -143,7 +143,7 @@ async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", [
-    *("as_text", "as_accepted", "in_another_event", "after_noise"),
+    *("as_text", "as_accepted", "in_another_event", "after_noise", "after_another"),
     *("with_mark", "in_a_batch", "in_latin_1", "id_is_float", "result_at_500"),
 ])  # fmt: skip
 async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:

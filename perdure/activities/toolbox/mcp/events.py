@@ -1,4 +1,5 @@
-"""The events of an answer over HTTP. Messages that the library cannot read are hidden from it, except for answers."""
+"""The events of an answer over HTTP. Messages that the library cannot read are hidden from it, except for answers. So
+are answers to other requests."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 from mcp_types import JSONRPCNotification, JSONRPCRequest
 
 from perdure.activities.toolbox.mcp.answers import data_of, message_of, unread_answer
-from perdure.activities.toolbox.mcp.wire import Note
+from perdure.activities.toolbox.mcp.wire import Note, is_same_id
 
 _END = re.compile(rb"(?>\r\n|\r|\n){2}")
 _END_BYTES = 4
@@ -54,7 +55,10 @@ class Events:
         message = message_of(text)
         if isinstance(message, JSONRPCRequest | JSONRPCNotification):
             return event
-        is_read = message is not None or request_id is None or unread_answer(text, request_id) is not None
+        if message is None:
+            is_read = request_id is None or unread_answer(text, request_id) is not None
+        else:  # the library takes any answer in the stream for that of its request
+            is_read = message.id is None or request_id is None or is_same_id(request_id, message.id)
         if not is_read and text.strip():
             return event.rstrip(b"\r\n") + _HIDDEN
         self._note.keep(event)
