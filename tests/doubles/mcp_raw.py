@@ -126,6 +126,7 @@ _LINES = {
 
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
+_NOTICE = b'data: {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "%s"}}'
 _HTTP: dict[str, tuple[int, str, bytes]] = {
     "in_an_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": ["pressed"]}\n\n'),
     "in_another_event": (200, _EVENTS, b"event: result\ndata: ANSWER\n\n"),
@@ -135,6 +136,9 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
         b'data: {"method": "notifications/message"}\r\n\r\nPAUSEdata: oops\n\ndata: ANSWER\n\n',
     ),
     "after_another": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": 987, "result": {}}\n\ndata: ANSWER\n\n'),
+    "after_notices": (200, _EVENTS, (_NOTICE % b"" + b"\n\n") * 4_000 + b"data: ANSWER\n\n"),
+    "large_notice": (200, _EVENTS, _NOTICE % (b"x" * 200_000) + b"\n\n"),
+    "large_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": "pressed' + b"x" * 200_000),
     "resumed": (200, _EVENTS, b"id: 7\nretry: 10\ndata: \n\n"),
     "as_html": (200, "text/html", b"<h1>pressed</h1>"),
     "as_nothing": (202, _JSON, b""),

@@ -124,7 +124,7 @@ async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     assert kept in str(output["answer"])
 
 
-@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event", "resumed"])
+@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event", "large_event", "resumed"])
 async def test_an_answer_over_http_that_cannot_be_parsed_is_reported(tmp_path: Path, how: str) -> None:
     output = await press_over_http(tmp_path, how)
     assert isinstance(output, dict) and output["status"] == "answer_misfit"
@@ -143,7 +143,7 @@ async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", [
-    *("as_text", "as_accepted", "in_another_event", "after_noise", "after_another"),
+    *("as_text", "as_accepted", "in_another_event", "after_noise", "after_another", "after_notices"),
     *("with_mark", "in_a_batch", "in_latin_1", "id_is_float", "result_at_500"),
 ])  # fmt: skip
 async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
@@ -155,13 +155,14 @@ async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: 
     ("as_nothing", ServerLost),
     ("as_events_without_one", ServerLost),
     ("notice_alone", ServerLost),
+    ("large_notice", ServerLost),
     ("other_number", ServerLost),
     ("says_invalid_params", ToolRefused),
 ])  # fmt: skip
 async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: str, ends: type[Exception]) -> None:
     with pytest.raises(ends):
         await press_over_http(tmp_path, how)
-    if how != "as_events_without_one":
+    if how not in ("as_events_without_one", "large_notice"):
         with pytest.raises(ToolRefused):
             await press_over_http(tmp_path, how, **READ)
 

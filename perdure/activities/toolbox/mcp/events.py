@@ -27,6 +27,8 @@ class Events:
         self._note = note
         self._max_bytes = max_bytes
         self._held = bytearray()
+        self.is_full = False
+        """True if an event is too large. The rest of the stream is then not read."""
 
     def read(self, piece: bytes) -> Iterator[bytes]:
         """Yields the events that end in this piece."""
@@ -37,15 +39,17 @@ class Events:
             yield self._shown(bytes(self._held[start : end.end()]))
             start = end.end()
         del self._held[:start]
-        if len(self._held) > self._max_bytes:  # the library ends the call
-            yield self.rest()
+        self.is_full = len(self._held) > self._max_bytes
 
     def rest(self) -> bytes:
-        """Returns the event that has no end."""
-        held = bytes(self._held)
+        """Returns the event that has no end. If it is too large, the start of an answer counts as one."""
+        held, note = bytes(self._held), self._note
         self._held.clear()
-        if self._note.too_large:
-            self._note.keep(held)
+        if self.is_full and note.request_id is not None:
+            text = data_of(held[: note.max_body_bytes].decode("utf-8", "replace"))
+            if unread_answer(text, note.request_id) is not None:
+                note.too_large = True
+                note.keep(held)
         return held
 
     def _shown(self, event: bytes) -> bytes:
