@@ -102,6 +102,7 @@ UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
     ('{"jsonrpc":"2.0","id":5,"result":["paid"]}', 0),
     ('{"level":30,"msg":"request received","id":4}', 0),
     ('{"level":30,"msg":"request received","id":4,"result":"ok"}', 0),
+    *(('{"id":0042,"error":"disk almost full"}', 0), ('{"id":"a\tb","error":"x"', 0)),
     ('{"result":"error","message":"upstream timed out"}', 0),
     ('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":{"result":"start"', 0),
     ('<html>{"error": "x"}</html>', 0),

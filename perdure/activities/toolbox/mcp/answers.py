@@ -35,7 +35,8 @@ _WHITESPACE = " \t\r\n\ufeff"
 EXCERPT_BYTES = 512
 """The bytes at both ends of a line in which the id of its request is looked for."""
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}(?:\.0)?|"[^"\\]{1,200}")\s*'
+_ID = rb'"id"\s*:\s*(-?(?:0|[1-9][0-9]{0,17})(?:\.0)?|"[^"\\\x00-\x1f\x80-\xff]{1,200}")\s*'
+"""It matches only JSON: a line of noise must not be taken for an answer."""
 _ANSWER = rb'"(?:result|error)"\s*:'
 ANSWER_START = re.compile(
     rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
