@@ -89,6 +89,7 @@ _PAGES: dict[str, dict[str, Any]] = {
     "lists_long_integer": {"tools": [TOOL | {"name": "bad", "inputSchema": _LONG}, TOOL]},
     "lists_number_as_cursor": {"nextCursor": 5},
     "lists_wrong_meta": {"_meta": 7, "ttlMs": "soon"},
+    "lists_deep_meta": {"_meta": _deep},
     "lists_nulls": {"nextCursor": None, "_meta": None, "tools": [TOOL | {"title": None, "annotations": None}]},
     "lists_large": {
         "tools": [TOOL | {"name": "bad", "inputSchema": {"type": "object", "title": "x" * 11_000_000}}, TOOL]
@@ -115,6 +116,9 @@ _LINES = {
     "starts_with_mark": '\ufeff{"jsonrpc": "2.0", "id": NUMBER, "result": GOOD}\n',
     "long_integer": '{"jsonrpc": "2.0", "result": {"content": [], "x": ' + "9" * 5_000 + '}, "id": NUMBER}\n',
     "deep_arrays": '{"jsonrpc": "2.0", "id": NUMBER, "result": ' + "[" * 3_000 + "7" + "]" * 3_000 + "}\n",
+    "deep_structure": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [], "structuredContent": DEEP}}\n'.replace(
+        "DEEP", '{"a":' * 900 + "7" + "}" * 900
+    ),
     "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
     "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
     "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',

@@ -111,7 +111,7 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     ("result_is_list", "pressed"),
     ("broken_json", "pressed"),
     ("is_huge", "content"),
-    ("deep_arrays", "7"),
+    *(("deep_arrays", "7"), ("deep_structure", "7")),
     ("text_id_and_misfit", "42"),
 ])  # fmt: skip
 async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
@@ -221,7 +221,9 @@ async def test_an_unusable_server_is_reported_in_its_own_words(
             await press_over_http(tmp_path, how)
 
 
-BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large"]
+BAD_PAGES = [
+    *("deep_schema", "deep_meta", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large")
+]
 
 
 @pytest.mark.parametrize("how", BAD_PAGES)
