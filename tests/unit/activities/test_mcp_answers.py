@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, JSONRPCError, TextContent
 
+from perdure.activities.toolbox.mcp import answers
 from perdure.activities.toolbox.mcp.answers import mend_halves, unread_answer
 from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
@@ -110,6 +111,20 @@ UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
 def test_only_an_answers_own_fields_make_it_one(read: str, code: int | None) -> None:
     answer = unread_answer(read, 4)
     assert (answer.error.code if isinstance(answer, JSONRPCError) else 0 if answer is None else None) == code
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_tools_are_checked_without_the_rest_of_their_page_up_to_a_limit(version: str) -> None:
+    wire, checked = Wire(protocol=version), list[bool]()
+    needed = {"resultType": "complete", "ttlMs": 1, "cacheScope": "private"}
+    good = {"name": "t", "inputSchema": {"type": "object"}}
+    page: dict[str, Any] = needed | {"_meta": {}, "tools": [good] + [7] * 1_999}
+    with pytest.MonkeyPatch.context() as patch:
+        fault = answers._list_fault
+        patch.setattr(answers, "_list_fault", lambda *asked: checked.append("_meta" in asked[0]) or fault(*asked))
+        answers._mend_page(page, wire)
+    assert [tool["name"] for tool in page["tools"]] == ["t"] and "tools left out: 1000" in wire.left_out[""]
+    assert sum(checked) == 1 and len(checked) < 1_010
 
 
 class _Pieces(httpx2.AsyncByteStream):

@@ -70,6 +70,8 @@ _WORDS = ("error", "message", "detail", "error_description", "title")
 _OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
 _MAX_TOOL_DEPTH = 80
 """A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
+_MAX_PAGE_TOOLS = 1_000
+"""Tools of a page that are read: more than are offered (`MAX_TOOLS`), because some can break the protocol."""
 _MAX_ANSWER_DEPTH = 250
 """About the limit of the library."""
 _log = structlog.get_logger(__name__)
@@ -219,17 +221,39 @@ def _mend_page(page: dict[str, Any], wire: Wire) -> None:
             return
         if page.pop(wrong) is not None:
             _log.warning("mcp_list_field_left_out", field=wrong, why=fault)
-    page["tools"] = [kept for tool in tools if (kept := _kept(tool, page, wire)) is not None]
+    bare = _bare(page, wire)
+    page["tools"] = [kept for tool in tools[:_MAX_PAGE_TOOLS] if (kept := _kept(tool, bare, wire)) is not None]
+    beyond = len(tools) - _MAX_PAGE_TOOLS
+    if beyond > 0:
+        wire.left_out[_name_of(tools[_MAX_PAGE_TOOLS])] = (
+            f"is left out: its page has more than {_MAX_PAGE_TOOLS} tools (tools left out: {beyond})"
+        )
 
 
-def _kept(tool: Any, page: dict[str, Any], wire: Wire) -> Any:
+def _bare(page: dict[str, Any], wire: Wire) -> dict[str, Any]:
+    """Returns the fields that a page must have. With the others, each check of a tool would take longer."""
+    bare: dict[str, Any] = {}
+    while fault := _list_fault(bare, [], wire):
+        name = fault.split(": ")[0]
+        if name not in page or name in bare:
+            return page
+        bare[name] = page[name]
+    return bare
+
+
+def _kept(tool: Any, bare: dict[str, Any], wire: Wire) -> Any:
     """Returns the listed tool as the library accepts it; None otherwise, and the tool is noted."""
     if _is_deeper(tool, _MAX_TOOL_DEPTH):
         wire.left_out[_name_of(tool)] = "is nested too deep"
         return None
-    if _list_fault(page, [tool], wire) and isinstance(tool, dict):
+    fault = _list_fault(bare, [tool], wire)
+    if fault and isinstance(tool, dict):
         tool = without_nulls(tool)
-    return tool if _keeps_protocol(tool, page, wire) else None
+        fault = _list_fault(bare, [tool], wire)
+    if fault:
+        wire.left_out[_name_of(tool)] = f"breaks the protocol: {fault}"
+        return None
+    return tool
 
 
 def _name_of(tool: Any) -> str:
@@ -261,14 +285,6 @@ def without_nulls(value: Any) -> Any:
 
 def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
     return _fault("tools/list", wire.protocol, {**result, "tools": tools}, _LIST)
-
-
-def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
-    """Returns whether the library accepts the listed tool; notes the tool otherwise."""
-    fault = _list_fault(result, [tool], wire)
-    if fault:
-        wire.left_out[_name_of(tool)] = f"breaks the protocol: {fault}"
-    return not fault
 
 
 def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[Any]) -> str:
