@@ -36,7 +36,7 @@ EXCERPT_BYTES = 512
 """The bytes at both ends of a line in which the id of its request is looked for."""
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _ID = rb'"id"\s*:\s*(-?(?:0|[1-9][0-9]{0,17})(?:\.0)?|"[^"\\\x00-\x1f\x80-\xff]{1,200}")\s*'
-"""It matches only JSON: a line of noise must not be taken for an answer."""
+"""Pattern of an id that is valid JSON, with its key."""
 _ANSWER = rb'"(?:result|error)"\s*:'
 ANSWER_START = re.compile(
     rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
@@ -73,7 +73,7 @@ _MAX_TOOL_DEPTH = 80
 _MAX_PAGE_TOOLS = 1_000
 """Tools of a page that are read: more than are offered (`MAX_TOOLS`), because some can break the protocol."""
 _MAX_ANSWER_DEPTH = 250
-"""About the limit of the library."""
+"""A limit below that of the library."""
 _log = structlog.get_logger(__name__)
 _MAX_DIGITS = 4_300
 _NAME_CHARACTERS = 80
