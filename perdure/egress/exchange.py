@@ -90,6 +90,8 @@ class Call:
     stream_bytes: int | None = None
     """Limit of a whole stream of server-sent events. Each event is limited by `answer_bytes`. None: `answer_bytes`
     limits the whole stream too."""
+    limits_events: bool = True
+    """False if the caller itself limits each event."""
     failure_bytes: int = 1024 * 1024
     """Limit of the body of an error response; the rest is cut off."""
     deadline: float | None = None
@@ -226,9 +228,9 @@ class Meter:
         self._unpacker = _unpacker(self._encoding)
         self._announced = headers.get("content-length", "") if self._unpacker is None else ""
         self._events: _Events | None = None
-        streams = headers.get("content-type", "").startswith("text/event-stream")
+        streams = headers.get("content-type", "").lower().startswith("text/event-stream")
         if self._succeeded and streams and call.stream_bytes is not None:
-            self._events, self._total = _Events(), call.stream_bytes
+            self._events, self._total = _Events() if call.limits_events else None, call.stream_bytes
         self._packed = self._unpacked = 0
         self.closed = False
         """True if the rest of the body is not read."""

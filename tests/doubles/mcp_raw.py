@@ -89,6 +89,7 @@ _PAGES: dict[str, dict[str, Any]] = {
     "lists_long_integer": {"tools": [TOOL | {"name": "bad", "inputSchema": _LONG}, TOOL]},
     "lists_number_as_cursor": {"nextCursor": 5},
     "lists_wrong_meta": {"_meta": 7, "ttlMs": "soon"},
+    "lists_deep_meta": {"_meta": _deep},
     "lists_nulls": {"nextCursor": None, "_meta": None, "tools": [TOOL | {"title": None, "annotations": None}]},
     "lists_large": {
         "tools": [TOOL | {"name": "bad", "inputSchema": {"type": "object", "title": "x" * 11_000_000}}, TOOL]
@@ -115,6 +116,9 @@ _LINES = {
     "starts_with_mark": '\ufeff{"jsonrpc": "2.0", "id": NUMBER, "result": GOOD}\n',
     "long_integer": '{"jsonrpc": "2.0", "result": {"content": [], "x": ' + "9" * 5_000 + '}, "id": NUMBER}\n',
     "deep_arrays": '{"jsonrpc": "2.0", "id": NUMBER, "result": ' + "[" * 3_000 + "7" + "]" * 3_000 + "}\n",
+    "deep_structure": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [], "structuredContent": 7}}\n'.replace(
+        "7", '{"a":' * 900 + "7" + "}" * 900
+    ),
     "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
     "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
     "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',
@@ -126,6 +130,7 @@ _LINES = {
 
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
+_NOTICE = b'data: {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "%s"}}'
 _HTTP: dict[str, tuple[int, str, bytes]] = {
     "in_an_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": ["pressed"]}\n\n'),
     "in_another_event": (200, _EVENTS, b"event: result\ndata: ANSWER\n\n"),
@@ -134,6 +139,10 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
         _EVENTS,
         b'data: {"method": "notifications/message"}\r\n\r\nPAUSEdata: oops\n\ndata: ANSWER\n\n',
     ),
+    "after_another": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": 987, "result": {}}\n\ndata: ANSWER\n\n'),
+    "after_notices": (200, _EVENTS, (_NOTICE % b"" + b"\n\n") * 4_000 + b"data: ANSWER\n\n"),
+    "large_notice": (200, _EVENTS, _NOTICE % (b"x" * 200_000) + b"\n\n"),
+    "large_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": "pressed' + b"x" * 200_000),
     "resumed": (200, _EVENTS, b"id: 7\nretry: 10\ndata: \n\n"),
     "as_html": (200, "text/html", b"<h1>pressed</h1>"),
     "as_nothing": (202, _JSON, b""),

@@ -108,7 +108,7 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
     ("result_is_list", "pressed"),
     ("broken_json", "pressed"),
     ("is_huge", "content"),
-    ("deep_arrays", "7"),
+    *(("deep_arrays", "7"), ("deep_structure", "7")),
     ("text_id_and_misfit", "42"),
 ])  # fmt: skip
 async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
@@ -121,7 +121,7 @@ async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     assert kept in str(output["answer"])
 
 
-@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event", "resumed"])
+@pytest.mark.parametrize("how", ["result_is_text", "broken_json", "is_huge", "in_an_event", "large_event", "resumed"])
 async def test_an_answer_over_http_that_cannot_be_parsed_is_reported(tmp_path: Path, how: str) -> None:
     output = await press_over_http(tmp_path, how)
     assert isinstance(output, dict) and output["status"] == "answer_misfit"
@@ -140,7 +140,7 @@ async def press_over_http(home: Path, how: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", [
-    *("as_text", "as_accepted", "in_another_event", "after_noise"),
+    *("as_text", "as_accepted", "in_another_event", "after_noise", "after_another", "after_notices"),
     *("with_mark", "in_a_batch", "in_latin_1", "id_is_float", "result_at_500"),
 ])  # fmt: skip
 async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: str) -> None:
@@ -152,13 +152,14 @@ async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: 
     ("as_nothing", ServerLost),
     ("as_events_without_one", ServerLost),
     ("notice_alone", ServerLost),
+    ("large_notice", ServerLost),
     ("other_number", ServerLost),
     ("says_invalid_params", ToolRefused),
 ])  # fmt: skip
 async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: str, ends: type[Exception]) -> None:
     with pytest.raises(ends):
         await press_over_http(tmp_path, how)
-    if how != "as_events_without_one":
+    if how not in ("as_events_without_one", "large_notice"):
         with pytest.raises(ToolRefused):
             await press_over_http(tmp_path, how, **READ)
 
@@ -214,7 +215,9 @@ async def test_an_unusable_server_is_reported_in_its_own_words(
             await press_over_http(tmp_path, how)
 
 
-BAD_PAGES = ["deep_schema", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large"]
+BAD_PAGES = [
+    *("deep_schema", "deep_meta", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large")
+]
 
 
 @pytest.mark.parametrize("how", BAD_PAGES)

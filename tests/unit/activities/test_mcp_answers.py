@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, JSONRPCError, TextContent
 
+from perdure.activities.toolbox.mcp import answers
 from perdure.activities.toolbox.mcp.answers import mend_halves, unread_answer
 from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
@@ -102,6 +104,7 @@ UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
     ('{"jsonrpc":"2.0","id":5,"result":["paid"]}', 0),
     ('{"level":30,"msg":"request received","id":4}', 0),
     ('{"level":30,"msg":"request received","id":4,"result":"ok"}', 0),
+    *(('{"id":0042,"error":"disk almost full"}', 0), ('{"id":"a\tb","error":"x"', 0)),
     ('{"result":"error","message":"upstream timed out"}', 0),
     ('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":{"result":"start"', 0),
     ('<html>{"error": "x"}</html>', 0),
@@ -109,6 +112,17 @@ UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
 def test_only_an_answers_own_fields_make_it_one(read: str, code: int | None) -> None:
     answer = unread_answer(read, 4)
     assert (answer.error.code if isinstance(answer, JSONRPCError) else 0 if answer is None else None) == code
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_tools_are_checked_without_the_rest_of_their_page_up_to_a_limit(version: str) -> None:
+    wire, good = Wire(protocol=version), {"name": "t", "inputSchema": {"type": "object"}}
+    page: dict[str, Any] = {"resultType": "complete", "ttlMs": 1, "cacheScope": "private", "_meta": {}}
+    page["tools"] = [good] + [7] * 1_999
+    with patch.object(answers, "_list_fault", wraps=answers._list_fault) as fault:
+        answers._mend_page(page, wire)
+    assert page["tools"] == [good] and "tools left out: 1000" in wire.left_out[""]
+    assert sum("_meta" in each.args[0] for each in fault.mock_calls) == 1 and fault.call_count < 1_010
 
 
 class _Pieces(httpx2.AsyncByteStream):

@@ -35,7 +35,8 @@ _WHITESPACE = " \t\r\n\ufeff"
 EXCERPT_BYTES = 512
 """The bytes at both ends of a line in which the id of its request is looked for."""
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_ID = rb'"id"\s*:\s*(-?[0-9]{1,18}(?:\.0)?|"[^"\\]{1,200}")\s*'
+_ID = rb'"id"\s*:\s*(-?(?:0|[1-9][0-9]{0,17})(?:\.0)?|"[^"\\\x00-\x1f\x80-\xff]{1,200}")\s*'
+"""Pattern of an id that is valid JSON, with its key."""
 _ANSWER = rb'"(?:result|error)"\s*:'
 ANSWER_START = re.compile(
     rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
@@ -56,6 +57,7 @@ _Writing = MemoryObjectSendStream[SessionMessage]
 _UNREAD = "perdure/unread"
 """The field of a result with the text of an answer that is not an object."""
 _NO_OBJECT = "result: it is not an object"
+_TOO_DEEP = "result: it is nested too deep"
 _TOO_LARGE = "it is too large"
 _NOT_READ = "[not read]"
 _LIBRARY_MESSAGES = (
@@ -68,8 +70,13 @@ _WORDS = ("error", "message", "detail", "error_description", "title")
 _OWN_VALUES = ("structuredContent", "inputSchema", "outputSchema", "_meta")
 _MAX_TOOL_DEPTH = 80
 """A limit above that of a schema (`MAX_SCHEMA_DEPTH`) and below that of the library."""
+_MAX_PAGE_TOOLS = 1_000
+"""Tools of a page that are read: more than are offered (`MAX_TOOLS`), because some can break the protocol."""
+_MAX_ANSWER_DEPTH = 250
+"""A limit below that of the library."""
 _log = structlog.get_logger(__name__)
 _MAX_DIGITS = 4_300
+_NAME_CHARACTERS = 80
 _FIRST_NO_SUCCESS = 300
 _DATA = re.compile(r"^data: ?(.*)$", re.MULTILINE)
 _LINE_END = re.compile(r"\r\n?")
@@ -190,14 +197,14 @@ def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
             _mend_page(answer.result, wire)
         return
     unread = answer.result.get(_UNREAD)
-    if unread is None and _fault("tools/call", wire.protocol, answer.result, CALL_RESULT):
+    fault = _NO_OBJECT if unread is not None else _fault("tools/call", wire.protocol, answer.result, CALL_RESULT)
+    if fault and unread is None and not _is_deeper(answer.result, _MAX_ANSWER_DEPTH):
         mended = without_nulls(answer.result)
         if not _fault("tools/call", wire.protocol, mended, CALL_RESULT):
-            answer.result = mended
-    fault = _NO_OBJECT if unread is not None else _fault("tools/call", wire.protocol, answer.result, CALL_RESULT)
+            answer.result, fault = mended, ""
     if fault:
         note.misfit = _TOO_LARGE if note.too_large else f"it breaks the protocol at {fault}"
-        text = unread if unread is not None else json.dumps(answer.result, ensure_ascii=False)
+        text = unread if unread is not None else _json_text(answer.result)
         is_error = answer.result.get("isError") is True
         answer.result = {"content": [{"type": "text", "text": text}], "isError": is_error}
 
@@ -205,27 +212,52 @@ def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
 def _mend_page(page: dict[str, Any], wire: Wire) -> None:
     """Leaves out what breaks the protocol: fields of a page of tools, and tools."""
     tools = page["tools"]
+    for name in [name for name, field in page.items() if name != "tools" and _is_deeper(field, _MAX_TOOL_DEPTH)]:
+        del page[name]
+        _log.warning("mcp_list_field_left_out", field=name[:_NAME_CHARACTERS], why="it is nested too deep")
     while fault := _list_fault(page, [], wire):
         wrong = next((name for name in fault.split(": ")[0].split(".") if name in page and name != "tools"), None)
         if wrong is None:
             return
         if page.pop(wrong) is not None:
             _log.warning("mcp_list_field_left_out", field=wrong, why=fault)
-    page["tools"] = [kept for tool in tools if (kept := _kept(tool, page, wire)) is not None]
+    bare = _bare(page, wire)
+    page["tools"] = [kept for tool in tools[:_MAX_PAGE_TOOLS] if (kept := _kept(tool, bare, wire)) is not None]
+    beyond = len(tools) - _MAX_PAGE_TOOLS
+    if beyond > 0:
+        wire.left_out[_name_of(tools[_MAX_PAGE_TOOLS])] = (
+            f"is left out: its page has more than {_MAX_PAGE_TOOLS} tools (tools left out: {beyond})"
+        )
 
 
-def _kept(tool: Any, page: dict[str, Any], wire: Wire) -> Any:
+def _bare(page: dict[str, Any], wire: Wire) -> dict[str, Any]:
+    """Returns the fields that a page must have. With the others, each check of a tool would take longer."""
+    bare: dict[str, Any] = {}
+    while fault := _list_fault(bare, [], wire):
+        name = fault.split(": ")[0]
+        if name not in page or name in bare:
+            return page
+        bare[name] = page[name]
+    return bare
+
+
+def _kept(tool: Any, bare: dict[str, Any], wire: Wire) -> Any:
     """Returns the listed tool as the library accepts it; None otherwise, and the tool is noted."""
     if _is_deeper(tool, _MAX_TOOL_DEPTH):
         wire.left_out[_name_of(tool)] = "is nested too deep"
         return None
-    if _list_fault(page, [tool], wire) and isinstance(tool, dict):
+    fault = _list_fault(bare, [tool], wire)
+    if fault and isinstance(tool, dict):
         tool = without_nulls(tool)
-    return tool if _keeps_protocol(tool, page, wire) else None
+        fault = _list_fault(bare, [tool], wire)
+    if fault:
+        wire.left_out[_name_of(tool)] = f"breaks the protocol: {fault}"
+        return None
+    return tool
 
 
 def _name_of(tool: Any) -> str:
-    return str(tool.get("name", ""))[:80] if isinstance(tool, Mapping) else ""
+    return str(tool.get("name", ""))[:_NAME_CHARACTERS] if isinstance(tool, Mapping) else ""
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
@@ -255,14 +287,6 @@ def _list_fault(result: dict[str, Any], tools: list[Any], wire: Wire) -> str:
     return _fault("tools/list", wire.protocol, {**result, "tools": tools}, _LIST)
 
 
-def _keeps_protocol(tool: Any, result: dict[str, Any], wire: Wire) -> bool:
-    """Returns whether the library accepts the listed tool; notes the tool otherwise."""
-    fault = _list_fault(result, [tool], wire)
-    if fault:
-        wire.left_out[_name_of(tool)] = f"breaks the protocol: {fault}"
-    return not fault
-
-
 def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[Any]) -> str:
     """Returns why the library rejects a result; empty if it accepts it."""
     try:
@@ -272,6 +296,8 @@ def _fault(method: str, version: str, result: dict[str, Any], kind: TypeAdapter[
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:_MAX_FAULT_CHARACTERS]
+    except (ValueError, RecursionError):
+        return _TOO_DEEP
     return ""
 
 
@@ -280,7 +306,7 @@ def parse_messages(line: bytes) -> list[SessionMessage]:
     versions of the protocol allow several messages in a line, as a list."""
     text = mend_halves(line).decode("utf-8", "replace").strip(_WHITESPACE)
     batch = _tolerant_json(text) if text.startswith("[") else None
-    texts = [json.dumps(each) for each in batch] if isinstance(batch, list) else [text]
+    texts = [_json_text(each) for each in batch] if isinstance(batch, list) else [text]
     messages = [_parsed(each, is_whole=line.endswith(b"\n")) for each in texts if each]
     return [SessionMessage(message) for message in messages if message is not None]
 
@@ -334,7 +360,7 @@ def unread_answer(text: str, request_id: int | str) -> JSONRPCResponse | JSONRPC
     result = answer["result"]
     if isinstance(result, dict):
         return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
-    return unread_result(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False), request_id)
+    return unread_result(result if isinstance(result, str) else _json_text(result), request_id)
 
 
 def _answers(answer: Mapping[str, Any], request_id: int | str) -> bool:
@@ -375,7 +401,7 @@ def _error(error: object) -> ErrorData:
     """Returns an error that breaks the protocol, with the server's words."""
     code = error.get("code") if isinstance(error, dict) else None
     words = error.get("message") if isinstance(error, dict) else error
-    text = words if isinstance(words, str) and words else json.dumps(error, ensure_ascii=False)
+    text = words if isinstance(words, str) and words else _json_text(error)
     return ErrorData(code=code if isinstance(code, int) else INTERNAL_ERROR, message=text)
 
 
@@ -393,6 +419,14 @@ def _tolerant_json(text: str) -> Any:
         return json.loads(text, parse_int=_integer, strict=False)
     except (ValueError, RecursionError):
         return None
+
+
+def _json_text(value: object) -> str:
+    """Returns the value as JSON. Python cannot write all that it can read, if it is nested deep."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return _NOT_READ
 
 
 def _integer(digits: str) -> int | str:

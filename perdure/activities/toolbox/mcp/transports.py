@@ -14,7 +14,7 @@ import signal
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ _BAD_GATEWAY = 502
 _LIST_BYTES = 64 * 1024 * 1024
 """Limit of a page of tools, and of the answer of any other request that is not a call."""
 _UNLIMITED_BYTES = 2**62
-"""Byte limit of the stream for messages that no call requested. It stays open for the whole session."""
+"""Limit of a stream of events. That for messages that no call requested stays open for the whole session, and that of a
+call contains its progress too. Each event has the limit of an answer."""
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
 """The environment variables that a server inherits. None of them can contain a secret."""
 _NO_JSON = b"?"
@@ -83,14 +84,15 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
     def __init__(self, wire: Wire, outbound: Outbound) -> None:
         self._wire = wire
         self._inner = Transport2(outbound)
+        self._answer_bytes = outbound.answer_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         note = self._note_of(await request.aread())
         if note is not None:
             note.sent = True
-        call = Call(answer_bytes=note.answer_bytes if note is not None else None)
-        if request.method != "POST":
-            call = Call(stream_bytes=_UNLIMITED_BYTES)
+        call = Call(stream_bytes=_UNLIMITED_BYTES)
+        if note is not None:  # `Events` limits its events
+            call = replace(call, answer_bytes=note.answer_bytes, limits_events=False)
         try:
             with calling(call):
                 response = await self._inner.handle_async_request(request)
@@ -121,7 +123,8 @@ class _RecordingTransport(httpx2.AsyncBaseTransport):
     def _stream(self, response: httpx2.Response, note: Note | None) -> "_AnswerStream":
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         has_events = response.headers.get("content-type", "").lower().startswith(_ANSWER_TYPES[1])
-        events = Events(note, MAX_MESSAGE_BYTES) if note is not None and has_events else None
+        max_bytes = min(MAX_MESSAGE_BYTES, (note and note.answer_bytes) or self._answer_bytes)
+        events = Events(note, max_bytes) if note is not None and has_events else None
         return _AnswerStream(response.stream, note or Note(), events)
 
     def _note_of(self, body: bytes) -> Note | None:
@@ -176,8 +179,13 @@ class _AnswerStream(httpx2.AsyncByteStream):
                 for text in self._read(mend_halves(held[:end])):
                     yield text
                 held = held[end:]
+                if self._events is not None and self._events.is_full:
+                    break
         except AnswerWithheld:
-            self._note.too_large = True
+            if self._events is not None:
+                self._events.is_full = True
+            else:
+                self._note.too_large = True
         except (httpx2.TransportError, httpx2.DecodingError):
             self._note.body.clear()  # it is not the server's whole answer
             return
