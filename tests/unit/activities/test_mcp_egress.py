@@ -65,6 +65,9 @@ async def test_no_redirect_to_another_host_is_followed() -> None:
     with threaded(says()) as other, threaded(says(307, b"", f"location: {other.url}/mcp")) as made:
         await refusal_of(session(f"{made.url}/mcp"))
     assert made.heads and other.heads == []
+    with threaded(says(307, b"", "location: /again")) as looping:
+        await refusal_of(session(f"{looping.url}/mcp"))
+    assert len(looping.heads) == 3 * sum(" /mcp " in head for head in looping.heads)
 
 
 @pytest.fixture

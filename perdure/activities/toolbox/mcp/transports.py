@@ -44,6 +44,9 @@ from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
 from perdure.egress.httpx2_transport import Transport2
 
 _CONNECT_SECONDS = 5.0
+_MAX_REDIRECTS = 2
+"""Redirects within the server's origin (307, 308): to HTTPS, and to the path with a final slash. Each one sends the
+call again, which the server asks for because it did nothing."""
 _ANSWER_TYPES = ("application/json", "text/event-stream")
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _BAD_GATEWAY = 502
@@ -73,7 +76,9 @@ async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outboun
     timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
     all_headers = {**headers, "accept-encoding": "identity"}
     transport = _RecordingTransport(wire, outbound)
-    async with httpx2.AsyncClient(headers=all_headers, timeout=timeout, transport=transport, trust_env=False) as client:
+    async with httpx2.AsyncClient(
+        headers=all_headers, timeout=timeout, transport=transport, trust_env=False, max_redirects=_MAX_REDIRECTS
+    ) as client:
         async with streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams:
             yield streams
 
