@@ -4,7 +4,8 @@ The schema is read with the validator's own rules for references and drafts (cor
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from pydantic import JsonValue
@@ -161,27 +162,42 @@ class _Filler:
         return kept if kept is not None and _is_valid(validator, kept) else None
 
     def _applied(self, value: JsonValue, validator: Any, steps: int = 0) -> Iterator[Any]:
-        """Yields the validators of the schemas that an object or a list must fit: the part, what it refers to, all of
-        `allOf`, and the only alternative that it fits."""
+        """Yields the validators of the schemas that an object or a list must fit. They are the part, what it refers to,
+        all of `allOf`, and the only alternative that is not ruled out."""
         self._effort.spend()
         if not isinstance(validator.schema, Mapping) or steps > _MAX_REFERENCES:
             return
         yield validator
-        words = applied_keywords(validator)
-        inner = list(_referred(validator))
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            schemas = words.get(keyword)
-            schemas = schemas if isinstance(schemas, list) else []
-            parts = [inner_validator(validator, each) for each in schemas if isinstance(each, Mapping | bool)]
-            inner += parts if keyword == "allOf" else self._only_fitting(value, parts)
+        inner, choices = _combined(validator)
         for each in inner:
             yield from self._applied(value, each, steps + 1)
+        for alternatives in choices:
+            possible = [each for each in alternatives if not self._is_ruled_out(value, each)]
+            if len(possible) == 1:
+                yield from self._applied(value, possible[0], steps + 1)
 
-    def _only_fitting(self, value: JsonValue, alternatives: list[Any]) -> list[Any]:
-        others = [each for each in alternatives if applied_keywords(each).get("type") != "null"]
-        self._count(alternatives)
-        fitting = others if len(others) == 1 else [each for each in others if _is_valid(each, value)]
-        return fitting if len(fitting) == 1 else []
+    def _is_ruled_out(self, value: JsonValue, validator: Any, steps: int = 0) -> bool:
+        """Returns whether a value cannot fit, whatever is filled in and whatever the tool's types convert.
+
+        It is an object or a list where the schema wants another type, or one of its properties has another `const` or
+        `enum`. Another type of a text or a number rules out nothing, because types convert one to the other.
+        """
+        self._effort.spend()
+        if steps > _MAX_REFERENCES:
+            return False
+        words = applied_keywords(validator)
+        if _has_other_kind(value, validator, words):
+            return True
+        if isinstance(value, dict) and isinstance(properties := words.get("properties"), Mapping):
+            self._count(value)
+            tags = ((item, properties.get(name)) for name, item in value.items() if not isinstance(item, dict | list))
+            parts = ((tag, inner_validator(validator, part)) for tag, part in tags if isinstance(part, Mapping))
+            if any(self._is_ruled_out(tag, part, steps + 1) for tag, part in parts):
+                return True
+        inner, choices = _combined(validator)
+        return any(self._is_ruled_out(value, each, steps + 1) for each in inner) or any(
+            all(self._is_ruled_out(value, each, steps + 1) for each in alternatives) for alternatives in choices
+        )
 
     def _count(self, value: object) -> None:
         """Counts a value that is read once, with what is within it."""
@@ -200,6 +216,31 @@ def _is_valid(validator: Any, value: JsonValue) -> bool:
         raise
     except Exception:  # the schema is invalid there
         return False
+
+
+def _has_other_kind(value: JsonValue, validator: Any, words: Mapping[str, Any]) -> bool:
+    """Returns whether an object or a list has another type than the schema wants, or another value is none of `const`
+    or `enum`, which are all of its type."""
+    if isinstance(value, dict | list):  # the type of a fixed list can be a NamedTuple, which also reads an object
+        fixed = "type" in words and "prefixItems" not in words
+        return fixed and not _is_valid(inner_validator(validator, {"type": words["type"]}), value)
+    listed = {"const": [words.get("const")], "enum": words.get("enum")}
+    return any(
+        keyword in words and keyword in validator.VALIDATORS and value not in wanted
+        for keyword, wanted in listed.items()
+        if isinstance(wanted, list) and all(type(each) is type(value) for each in wanted)
+    )
+
+
+def _combined(validator: Any) -> tuple[Iterable[Any], Iterable[Iterable[Any]]]:
+    """Returns the validators of the schemas all of which the same value must fit, and those of the alternatives."""
+    words = applied_keywords(validator)
+    parts = {
+        keyword: (inner_validator(validator, each) for each in words[keyword] if isinstance(each, Mapping | bool))
+        for keyword in ("allOf", "anyOf", "oneOf")
+        if isinstance(words.get(keyword), list)
+    }
+    return chain(_referred(validator), parts.pop("allOf", ())), parts.values()
 
 
 def _is_kept(name: str) -> bool:
