@@ -1,5 +1,8 @@
 """From a server's list of tools, read page by page, to cards: fit names, small schemas, versions of everything."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -151,3 +154,26 @@ async def test_a_large_tool_costs_only_itself(fields: dict[str, Any], kept: list
     pages = Pages(1, **fields)
     assert [len(text) for tool in await pages.listed() for text in (tool.title, tool.description)] == kept
     assert bool(pages.faults) == (len(str(fields)) > 50_000 and "icons" not in fields)
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from perdure.activities.toolbox.mcp import tools as mcp
+from perdure.apps import app_folders, find_apps
+
+async def main():
+    servers = mcp.McpServers(find_apps(app_folders((), examples=True)), lambda name: None, Path("."))
+    assert "mcp" not in sys.modules
+    mcp.AFTER_START_SECONDS = 0.0
+    servers.import_soon()
+    while "perdure.activities.toolbox.mcp.session" not in sys.modules:
+        await asyncio.sleep(0.01)
+    await servers.close()
+
+asyncio.run(main())
+"""
+
+
+def test_modules_of_the_first_mcp_call_are_imported_after_the_start() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[3], check=True, timeout=60)

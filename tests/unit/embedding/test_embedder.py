@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -12,7 +12,10 @@ from perdure.contracts.turns import Kind
 from perdure.embedding import embedder
 from perdure.embedding import embedder as embedding
 from perdure.embedding.choice import embedder_of
+from perdure.embedding.embedder import Embedder, EmbeddingUnavailable, query_vector, weights_folder
 from perdure.worker.queues import loads_memory
+from tests.local_egress import guard_for_local
+from tests.unit.apps.api_double import ApiDouble, Reply, reply
 
 
 class Slow:
@@ -101,3 +104,82 @@ async def test_a_vector_without_a_direction_is_refused(vector: list[float]) -> N
     assert await embedding.query_vector(threaded, "four") == ("broken", [0.0, -1.0])
     zeros = embedding.ThreadedEmbedder("broken", lambda: Broken([0.0, 0.0]))
     assert await embedding.query_vector(zeros, "nothing") is None
+
+
+PUBLISHED = {
+    "This is an example sentence": [0.0676569, 0.0634959, 0.0487131],
+    "Each sentence is converted": [0.0864386, 0.1027627, 0.0053946],
+}
+"""The first numbers of the vectors on the model's own page."""
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Embedder:
+    assert weights_folder() is not None, "install the extra `embeddings`"
+    found = embedder_of("minilm")
+    assert found is not None
+    return found
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+async def test_vectors_are_those_of_the_published_model(minilm: Embedder) -> None:
+    for vector, first in zip(await minilm.embed(list(PUBLISHED)), PUBLISHED.values(), strict=True):
+        assert vector[:3] == pytest.approx(first, abs=1e-5)
+        assert len(vector) == 384 and math.isclose(cosine(vector, vector), 1.0, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\ufffd", "é" * 3_000, "word " * 5_000, "🦩 \u202e\n"])
+async def test_any_text_has_a_vector(minilm: Embedder, text: str) -> None:
+    (vector,) = await minilm.embed([text])
+    assert all(math.isfinite(value) for value in vector)
+    assert cosine(vector, vector) == pytest.approx(1.0, abs=1e-5)
+
+
+USAGE = {"prompt_tokens": 1, "total_tokens": 1}
+
+
+@pytest.fixture
+def provider_server() -> Iterator[ApiDouble]:
+    with ApiDouble() as double:
+        yield double
+
+
+@pytest.fixture
+def litellm_embedder(provider_server: ApiDouble) -> Embedder:
+    made = embedder_of("openai/text-embedding-3-small", provider_server.url, "k-1", guard=guard_for_local)
+    assert made is not None
+    return made
+
+
+def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in vectors]
+    return {"object": "list", "data": data, "model": "text-embedding-3-small", "usage": USAGE}
+
+
+async def test_a_batch_is_one_request_in_the_texts_order(
+    provider_server: ApiDouble, litellm_embedder: Embedder
+) -> None:
+    provider_server.will(reply(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
+    assert await litellm_embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
+    (request,) = provider_server.asked
+    assert request.path == "/embeddings" and request.headers["authorization"] == "Bearer k-1"
+    assert request.body["input"] == ["a", "b"] and request.body["model"] == "text-embedding-3-small"
+
+
+TROUBLE = {"error": {"message": "you sent: secret words"}}
+
+
+@pytest.mark.parametrize("trouble", [
+    *(reply(TROUBLE, status) for status in (401, 429, 500)), reply(answer((0, [1.0]))),
+], ids=["401", "429", "500", "fewer vectors than texts"])  # fmt: skip
+async def test_a_fault_is_raised_once_and_never_quoted(
+    provider_server: ApiDouble, litellm_embedder: Embedder, trouble: Reply
+) -> None:
+    provider_server.will(trouble)
+    with pytest.raises(EmbeddingUnavailable) as raised:
+        await litellm_embedder.embed(["secret words", "b"])
+    assert "secret" not in str(raised.value) and len(provider_server.asked) == 1
+    assert await query_vector(litellm_embedder, "secret words") is None
