@@ -17,6 +17,8 @@ T = TypeVar("T")
 HEARTBEAT_SECONDS = 0.8
 """Less than a second, so that a cancellation reaches the activity within that time. A short activity never sends a
 heartbeat."""
+SENDING_SECONDS = 0.3
+"""The time in which a heartbeat reaches Temporal, also if the SDK holds it back after another (0.2 s)."""
 MAX_MESSAGE_CHARACTERS = 300
 """Maximum length of a problem's message in Temporal's history."""
 
@@ -76,10 +78,12 @@ class Heartbeats:
         return self._recorded[0] if self._recorded else None
 
     async def record(self, value: object) -> None:
-        """Sends a heartbeat with `value`, before the caller can block the loop. Not for local activities."""
+        """Sends a heartbeat with `value`, before the caller can block the loop. A repeated attempt also waits until it
+        has arrived, because the caller may have ended the process of the first. Not for local activities."""
         self._recorded = (value,)
         activity.heartbeat(value)
-        await asyncio.sleep(0)  # the SDK's own task hands it over, to a thread that needs no Python
+        # The SDK's own task hands it over, to a thread that needs no Python.
+        await asyncio.sleep(SENDING_SECONDS if activity.info().attempt > 1 else 0)
 
     def end(self) -> None:
         if self._timer is not None:

@@ -2,7 +2,8 @@
 before an edit is recorded."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -27,16 +28,17 @@ from perdure.store.events.event_log import write
 
 _REFUSED = "the tool refuses the value"
 _UNCHECKED = "the arguments could not be checked, because no worker finished it; the tool was not called"
-_SLOW = "tool_check_slow"
+_SLOW, _NO_THREAD = "tool_check_slow", "tool_check_unavailable"
 _MAX_FIELD_CHARACTERS = 200
 MAX_CHECKS = 6
-"""The attempts that may begin to check the calls of a round. If none of them ended, the calls are refused: a validator
-that keeps Python's lock ends the worker of every attempt."""
+"""The attempts that may begin to check the calls of a round. If none of them finished, the calls are refused: a
+validator that keeps Python's lock ends the worker of every attempt."""
 MAX_SLOW_CHECKS = 3
 """The attempts in which a check may take too long, for which a busy worker can be the cause. Then the call is refused.
 """
 PARALLEL_CHECKS = 4
-"""The calls of rounds that a worker checks at a time. Validators share Python's lock, and each has only seconds."""
+"""The calls of rounds that a worker checks at a time. Validators share Python's lock, and each has only seconds. From a
+round's second attempt on, each of its calls is checked alone."""
 _log = structlog.get_logger(__name__)
 
 
@@ -64,7 +66,7 @@ async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefuse
     except ArgumentsRefused as refused:
         return refused
     except NoThread as error:
-        raise UpstreamUnavailable("tool_check_unavailable", error.message) from None
+        raise UpstreamUnavailable(_NO_THREAD, error.message) from None
     except ToolUnavailable as unavailable:
         _log.warning("tool_check_failed", tool=tool.card.name, problem=unavailable.message)
         raise UpstreamUnavailable(_SLOW, unavailable.message) from None
@@ -77,12 +79,45 @@ def _answer(request: CheckRequest, call: CheckedCall, problem: str) -> CallAnswe
     return error_answer(refused_call, problem)
 
 
+class _Attempt:
+    """One attempt to check the calls of a round. Its heartbeat has the number of attempts that began, and of those in
+    which a check was too slow, for the next one."""
+
+    def __init__(self, heartbeats: Heartbeats) -> None:
+        recorded = heartbeats.recorded
+        numbers: list[int] = recorded if isinstance(recorded, list) else [0, 0]
+        self.begun, self.slow = numbers
+        self._heartbeats = heartbeats
+        self._beginning = asyncio.Lock()
+        self._has_begun = False
+
+    @property
+    def is_last_slow(self) -> bool:
+        """True if a call that is too slow in this attempt is refused."""
+        return self.slow + 1 >= MAX_SLOW_CHECKS
+
+    async def begin(self) -> None:
+        """Counts this attempt, once, before its first check starts. Until then it may only have waited for others."""
+        async with self._beginning:
+            if not self._has_begun:
+                await self._heartbeats.record([self.begun + 1, self.slow])
+                self._has_begun = True
+
+    async def fail(self, code: str) -> None:
+        """Counts a slow attempt. One that had no thread for a check is not counted."""
+        if code == _SLOW:
+            await self._heartbeats.record([self.begun + 1, self.slow + 1])
+        elif code == _NO_THREAD:
+            await self._heartbeats.record([self.begun, self.slow])
+
+
 class ToolCheckActivities:
     """The checks of one worker."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
         self._few = asyncio.Semaphore(PARALLEL_CHECKS)
+        self._taking = asyncio.Lock()
 
     @activity.defn(name="tools.check")
     async def check(self, request: CheckRequest) -> Checked:
@@ -134,39 +169,53 @@ class ToolCheckActivities:
         self, request: CheckRequest, calls: Sequence[CheckedCall], heartbeats: Heartbeats
     ) -> dict[str, CallAnswer]:
         """Returns the answers for those planned calls whose arguments are refused, by call id."""
-        begun = heartbeats.recorded if isinstance(heartbeats.recorded, int) else 0
-        if calls and begun < MAX_CHECKS:
-            await heartbeats.record(begun + 1)
-            problems = await self._problems(calls, is_last=begun + 1 >= MAX_SLOW_CHECKS)
-        else:
-            problems = [_UNCHECKED] * len(calls)
+        attempt = _Attempt(heartbeats)
+        problems = [_UNCHECKED] * len(calls)
+        if attempt.begun < MAX_CHECKS:
+            try:
+                problems = await self._problems(calls, attempt)
+            except UpstreamUnavailable as error:
+                await attempt.fail(error.code)
+                raise
         return {
             call.row.call_id: _answer(request, call, problem)
             for call, problem in zip(calls, problems, strict=True)
             if problem
         }
 
-    async def _problems(self, calls: Sequence[CheckedCall], *, is_last: bool) -> list[str]:
+    async def _problems(self, calls: Sequence[CheckedCall], attempt: _Attempt) -> list[str]:
         """Returns for each call why it is refused; empty if it is not.
 
         Raises: UpstreamUnavailable, when no other check of these calls runs any more.
         """
-        checks = (self._problem(call, is_last=is_last) for call in calls)
+        if attempt.begun:  # a check that was too slow among others may be in time alone
+            return [await self._problem(call, attempt, slots=PARALLEL_CHECKS) for call in calls]
+        checks = (self._problem(call, attempt, slots=1) for call in calls)
         problems = await asyncio.gather(*checks, return_exceptions=True)
-        for problem in problems:
-            if isinstance(problem, BaseException):
-                raise problem
+        errors = [problem for problem in problems if isinstance(problem, BaseException)]
+        if errors:  # a check that was too slow counts, even if another had no thread
+            raise min(errors, key=lambda error: isinstance(error, UpstreamUnavailable) and error.code == _NO_THREAD)
         return [str(problem) for problem in problems]
 
-    async def _problem(self, call: CheckedCall, *, is_last: bool) -> str:
+    async def _problem(self, call: CheckedCall, attempt: _Attempt, *, slots: int) -> str:
         try:
-            async with self._few:
+            async with self._take(slots):
+                await attempt.begin()
                 refused = await _refusal(call.tool, call.row.args) if call.tool is not None else None
         except UpstreamUnavailable as error:
-            if error.code != _SLOW or not is_last:
+            if error.code != _SLOW or not attempt.is_last_slow:
                 raise
             return f"the arguments could not be checked: {error.message}"
         return f"the arguments are invalid: {refused.message}" if refused is not None else ""
+
+    @asynccontextmanager
+    async def _take(self, slots: int) -> AsyncIterator[None]:
+        """Waits for so many of the worker's slots, and keeps them during the block."""
+        async with AsyncExitStack() as taken:
+            async with self._taking:  # or two that want all slots could each wait for the other's
+                for _ in range(slots):
+                    await taken.enter_async_context(self._few)
+            yield
 
     async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
         """Returns the tool in this version; None if no worker can have it.

@@ -22,6 +22,7 @@ from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, Wake
 from perdure.core.approvals.deadlines import MARGIN
 from perdure.core.approvals.decisions import Decision
 from perdure.local import DataParts
+from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool, ToolUnavailable
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
@@ -86,6 +87,8 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
     (UpstreamUnavailable("lost", "no heartbeat"), 9, None, ["no worker finished it"] * 2),
     (ToolUnavailable("slow"), 9, ["t1.0"], ["could not be checked: slow"]),
     (ToolUnavailable("slow"), 1, ["t1.0", "t1.1"], []),
+    (ToolUnavailable("busy"), 9, ["t1.0", "t1.1"], []),
+    (NoThread("no thread"), 5, ["t1.0", "t1.1"], []),
 ])  # fmt: skip
 async def test_a_check_that_never_ends_is_not_repeated_for_ever(
     served: Served,
@@ -95,12 +98,17 @@ async def test_a_check_that_never_ends_is_not_repeated_for_ever(
     left: list[str] | None,
     told: list[str],
 ) -> None:
-    bind, faults = Tool.bind, iter([fault] * times)
+    bind, faults, running = Tool.bind, iter([fault] * times), Counter[str]()
 
     async def breaking(tool: Tool, args: Mapping[str, JsonValue]) -> dict[str, Any]:
-        if args["amount"] == "2.00" and (now := next(faults, None)):
-            raise now
-        return await bind(tool, args)
+        is_fine = args["amount"] == "1.00" or (str(fault) == "busy" and not running["now"])
+        running["now"] += 1
+        try:
+            if not is_fine and (now := next(faults, None)):
+                raise now
+            return await bind(tool, args)
+        finally:
+            running["now"] -= 1
 
     monkeypatch.setattr(tool_checks, "MAX_CHECKS", 3)
     monkeypatch.setattr(tool_checks, "MAX_SLOW_CHECKS", 2)
