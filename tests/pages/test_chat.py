@@ -102,9 +102,7 @@ async def test_the_requester_waits_and_a_reviewer_decides_in_the_conversation(ch
     await window.checked()
 
 
-async def test_a_message_can_be_queued_or_replace_the_turn_which_can_be_stopped(
-    chat_site: Site,
-) -> None:
+async def test_a_message_can_be_queued_or_replace_the_turn_which_can_be_stopped(chat_site: Site) -> None:
     window = await begun(chat_site, "refunds")
     page = window.page
     long = "/echo " + "on and " * 200

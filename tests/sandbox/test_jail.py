@@ -100,9 +100,7 @@ def call_results(calls: Sequence[Call], as_nobody: bool = False) -> list[int]:
 
 
 @native
-def test_denied_and_unknown_system_calls_and_new_processes_are_refused(
-    as_nobody: bool,
-) -> None:
+def test_denied_and_unknown_system_calls_and_new_processes_are_refused(as_nobody: bool) -> None:
     named = {name: pair[0] for name, pair in DENIED.items() if pair[0] is not None} | {"clone": CLONE}
     newer = dict.fromkeys(range(424, 500), -errno.ENOSYS)
     *told, thread = call_results(

@@ -108,9 +108,7 @@ async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None
     assert ends[0].usage.tokens <= most.tokens and ends[0].usage.cost_microusd <= most.cost_microusd
 
 
-async def test_a_starting_worker_reports_missing_secrets_and_open_limits(
-    litellm: "LiteLLMProvider",
-) -> None:
+async def test_a_starting_worker_reports_missing_secrets_and_open_limits(litellm: "LiteLLMProvider") -> None:
     def agent(name: str, limits: DayLimits | None, **given: Any) -> PublishedAgent:
         definition = AgentDefinition(id=name, title="", topology="t", day_limits=limits, **given)
         return PublishedAgent(definition=definition, cards=(), version=name)

@@ -1,4 +1,4 @@
-"""A build's name depends on the code that decides, and on nothing else."""
+"""The name of a worker's build, and the watchdog of its event loop."""
 
 import asyncio
 import time
