@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import ctypes
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,19 +22,38 @@ class NoThread(ToolUnavailable):
     """This worker cannot start another thread; another worker may."""
 
 
-async def run_in_thread(function: Callable[..., object], arguments: Mapping[str, object], name: str) -> object:
+async def run_in_thread(
+    function: Callable[..., object], arguments: Mapping[str, object], name: str, *, has_effects: bool = True
+) -> object:
     """Calls the function in its own thread, named for the tool `name`, and returns its result. If the result is
     awaitable, such as that of a plain decorator around an `async def`, it is awaited in the loop.
 
-    A thread cannot be stopped: if the caller is cancelled, the function continues and its result is ignored. The thread
-    does not keep the process from ending.
+    If the caller is cancelled, the function continues and its result is ignored, because it can be in the middle of an
+    effect. A function without effects ends at its next step in Python. The thread does not keep the process from
+    ending.
 
     Raises: whatever the function raises; RuntimeError instead of what is not an Exception; ToolUnavailable if too many
     threads of earlier calls still run.
     """
     _refuse_many_left(name)
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    ended: asyncio.Future[object] = loop.create_future()
+    ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    thread = _start(function, arguments, name, ended)
+    try:
+        result = await ended
+    except asyncio.CancelledError:
+        _left.add(thread)
+        _log.warning("tool_thread_left", tool=name, left=len(_left))
+        if not has_effects:
+            _end(thread)
+        raise
+    return await result if inspect.isawaitable(result) else result
+
+
+def _start(
+    function: Callable[..., object], arguments: Mapping[str, object], name: str, ended: asyncio.Future[object]
+) -> Thread:
+    """Starts the function in a new thread, whose end settles `ended`. Raises: NoThread."""
+    loop, context = ended.get_loop(), contextvars.copy_context()
 
     def settle(result: object, error: Exception | None) -> None:
         if ended.done():
@@ -53,13 +73,12 @@ async def run_in_thread(function: Callable[..., object], arguments: Mapping[str,
         thread.start()
     except RuntimeError as error:  # the process cannot have another thread
         raise NoThread(f"{name} was not started: {error}") from None
-    try:
-        result = await ended
-    except asyncio.CancelledError:
-        _left.add(thread)
-        _log.warning("tool_thread_left", tool=name, left=len(_left))
-        raise
-    return await result if inspect.isawaitable(result) else result
+    return thread
+
+
+def _end(thread: Thread) -> None:
+    """Raises SystemExit in the thread, at its next step in Python. A call into C ends first."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
 def _refuse_many_left(name: str) -> None:

@@ -127,7 +127,8 @@ async def _bind(
         return parameters.bind(args)
     try:
         async with asyncio.timeout(seconds):
-            return cast(dict[str, Any], await run_in_thread(parameters.bind, {"args": args}, name))
+            bound = await run_in_thread(parameters.bind, {"args": args}, name, has_effects=False)
+            return cast(dict[str, Any], bound)
     except TimeoutError:
         message = f"the types of the tool took longer than {seconds:g} s to check the arguments; it was not called"
         raise ToolUnavailable(message) from None
