@@ -18,10 +18,9 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """The largest message of a process and the largest event of a stream that is read. A larger one ends the call that it
 answers. Answers over HTTP have a separate limit (PERDURE_ANSWER_BYTES)."""
 MAX_SKIPPED_BYTES = 8 * MAX_MESSAGE_BYTES
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
 """A string, or the rest of a line that has only its start. Without that, the time would be quadratic."""
 _STARTS = re.compile(rb'\{\s*+(?:"|$)')
-_WHOLE_STRINGS = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
 _OPENS = (b"{", b"[", b",")
 """Ends of a line after which its message continues."""
 
@@ -118,7 +117,8 @@ class _Held:
 def _continues(line: bytes) -> bool:
     """Returns whether a message may begin in this line and end in a later one. A string must end in its line."""
     code = line.strip().removeprefix(BOM_UTF8)
-    return bool(code.endswith(_OPENS) and _STARTS.match(code) and _WHOLE_STRINGS.fullmatch(code))
+    starts = code.endswith(_OPENS) and _STARTS.match(code)
+    return bool(starts) and all(string[1] for string in _STRING.finditer(code))
 
 
 def _is_message(line: bytes) -> bool:
