@@ -78,7 +78,8 @@ def _start(
 
 def _end(thread: Thread) -> None:
     """Raises SystemExit in the thread, at its next step in Python. A call into C ends first."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+    if thread.is_alive():  # else another thread may have its number
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
 def _refuse_many_left(name: str) -> None:
