@@ -444,7 +444,6 @@ async def _invitation_response(tx: Connection, name: str, caller: Principal) -> 
 
 
 users_router = APIRouter(prefix="/v1", tags=["users"])
-UserName = Annotated[str, Path(max_length=100, description="Name of the user")]
 
 
 @users_router.get("/users")
@@ -467,9 +466,7 @@ async def add(services: ServicesDep, caller: Caller, body: NewUser, key: Key = N
 
 
 @users_router.post("/users/{name}/roles")
-async def roles(
-    services: ServicesDep, caller: Caller, name: UserName, body: RolesBody, key: Key = None
-) -> JSONResponse:
+async def roles(services: ServicesDep, caller: Caller, name: Name, body: RolesBody, key: Key = None) -> JSONResponse:
     """Replaces the roles of a user."""
     caller.require_role("admin")
 
@@ -480,7 +477,7 @@ async def roles(
 
 
 @users_router.delete("/users/{name}/data")
-async def erase(services: ServicesDep, caller: Caller, name: UserName) -> dict[str, object]:
+async def erase(services: ServicesDep, caller: Caller, name: Name) -> dict[str, object]:
     """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
     request to continue."""
     caller.require_role("admin")
@@ -489,7 +486,7 @@ async def erase(services: ServicesDep, caller: Caller, name: UserName) -> dict[s
 
 
 @users_router.post("/users/{name}/tokens", status_code=201)
-async def token(services: ServicesDep, caller: Caller, name: UserName, body: TokenBody) -> JSONResponse:
+async def token(services: ServicesDep, caller: Caller, name: Name, body: TokenBody) -> JSONResponse:
     """Creates a token for a user. It is shown only in this response. Ignores Idempotency-Key, because tokens are not
     stored in readable form."""
     caller.require_role("admin")

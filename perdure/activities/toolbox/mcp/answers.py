@@ -198,7 +198,7 @@ def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
         return
     unread = answer.result.get(_UNREAD)
     fault = _NO_OBJECT if unread is not None else _fault("tools/call", wire.protocol, answer.result, CALL_RESULT)
-    if fault and unread is None and not _is_deeper(answer.result, _MAX_ANSWER_DEPTH):
+    if fault and unread is None and not is_deeper(answer.result, _MAX_ANSWER_DEPTH):
         mended = without_nulls(answer.result)
         if not _fault("tools/call", wire.protocol, mended, CALL_RESULT):
             answer.result, fault = mended, ""
@@ -212,7 +212,7 @@ def _mend(answer: JSONRPCResponse, wire: Wire) -> None:
 def _mend_page(page: dict[str, Any], wire: Wire) -> None:
     """Leaves out what breaks the protocol: fields of a page of tools, and tools."""
     tools = page["tools"]
-    for name in [name for name, field in page.items() if name != "tools" and _is_deeper(field, _MAX_TOOL_DEPTH)]:
+    for name in [name for name, field in page.items() if name != "tools" and is_deeper(field, _MAX_TOOL_DEPTH)]:
         del page[name]
         _log.warning("mcp_list_field_left_out", field=name[:_NAME_CHARACTERS], why="it is nested too deep")
     while fault := _list_fault(page, [], wire):
@@ -243,7 +243,7 @@ def _bare(page: dict[str, Any], wire: Wire) -> dict[str, Any]:
 
 def _kept(tool: Any, bare: dict[str, Any], wire: Wire) -> Any:
     """Returns the listed tool as the library accepts it; None otherwise, and the tool is noted."""
-    if _is_deeper(tool, _MAX_TOOL_DEPTH):
+    if is_deeper(tool, _MAX_TOOL_DEPTH):
         wire.left_out[_name_of(tool)] = "is nested too deep"
         return None
     fault = _list_fault(bare, [tool], wire)
@@ -260,7 +260,7 @@ def _name_of(tool: Any) -> str:
     return str(tool.get("name", ""))[:_NAME_CHARACTERS] if isinstance(tool, Mapping) else ""
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
+def is_deeper(value: Any, levels: int) -> bool:
     """Returns whether the value is nested deeper. It does not recurse."""
     layer = [value]
     for _ in range(levels):

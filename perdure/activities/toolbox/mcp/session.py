@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -37,7 +37,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
-from perdure.activities.toolbox.mcp.answers import CALL_RESULT, checked_streams
+from perdure.activities.toolbox.mcp.answers import CALL_RESULT, checked_streams, is_deeper
 from perdure.activities.toolbox.mcp.faults import reason_of
 from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
 from perdure.activities.toolbox.mcp.transports import Child, http_streams, stdio_streams
@@ -433,19 +433,9 @@ def _cut(text: str, max_characters: int) -> str:
 
 def _fits(structured: Mapping[str, Any]) -> bool:
     """Returns whether the content is small and shallow enough to be passed on whole and parsed again."""
-    if _is_too_deep(structured, 0):
+    if is_deeper(structured, _MAX_DEPTH + 1):
         return False
     try:
         return len(canonical_json(structured)) <= MAX_OUTPUT_CHARACTERS
     except ValueError:  # NaN or infinity: the recorded result is made storable later, but it cannot be measured here
         return len(repr(structured)) <= MAX_OUTPUT_CHARACTERS
-
-
-def _is_too_deep(value: object, depth: int) -> bool:
-    if depth > _MAX_DEPTH:
-        return True
-    if isinstance(value, Mapping):
-        return any(_is_too_deep(part, depth + 1) for part in value.values())
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return any(_is_too_deep(part, depth + 1) for part in value)
-    return False
