@@ -73,7 +73,7 @@ async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(se
     impossible = [("remit", {**fine[1], **wrong}) for wrong in ({"day": "2026-02-30"}, {"amount": "1.505"})]
     address = await served.paused(Line("asking", [*impossible, fine]), DONE, agent_id="remitter")
     assert await served.harness.value(
-        "SELECT array_agg(call_id) FROM approvals WHERE turn_id = $1", address.turn_id
+        "SELECT array_agg(call_id ORDER BY call_id) FROM approvals WHERE turn_id = $1", address.turn_id
     ) == ["t1.2"]
     assert await served.states(address) == {"t1.0": "failed", "t1.1": "failed", "t1.2": "planned"}
     await served.decide(address, "t1.2")
@@ -116,7 +116,7 @@ async def test_a_check_that_never_ends_is_not_repeated_for_ever(
     calls = [("remit", {"day": "2026-02-28", "amount": amount}) for amount in ("1.00", "2.00")]
     address = await served.begin(Line("asking", calls), DONE, agent_id="remitter")
     await served.until(address)
-    asked = "SELECT array_agg(call_id) FROM approvals WHERE turn_id = $1"
+    asked = "SELECT array_agg(call_id ORDER BY call_id) FROM approvals WHERE turn_id = $1"
     assert await served.harness.value(asked, address.turn_id) == left
     results = [text for role, text in await served.transcript(address) if role == "tool"]
     assert len(results) == len(told) and all(map(str.__contains__, results, told))
