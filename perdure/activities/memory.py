@@ -86,6 +86,8 @@ class SearchResults:
 
     episodes: EpisodeRecall | None = None
     documents: Recalled = NO_DOCUMENTS
+    documents_unavailable: bool = False
+    """True if they were searched in vain, because memory is unavailable."""
 
     @property
     def hits(self) -> tuple[RecalledEpisode, ...]:
@@ -122,7 +124,8 @@ class MemoryActivities:
             if searches.documents
             else _no_result(),
         )
-        return SearchResults(episodes, documents or NO_DOCUMENTS)
+        is_unavailable = bool(searches.documents) and documents is None
+        return SearchResults(episodes, documents or NO_DOCUMENTS, is_unavailable)
 
     async def _load(self, request: LoadRequest, results: SearchResults | None) -> TurnContext | NeededSearches:
         """Returns the turn's context, or the searches that must run before it can be fixed."""
@@ -169,6 +172,8 @@ class MemoryActivities:
                 tx, request.address.turn_id, text, remembers=results.episodes is not None
             )
         events = [results.episodes.event] if results.episodes else []
+        if results.documents_unavailable:
+            events.append(_unavailable("documents"))
         if working_memory_text:
             data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
             if results.episodes:
@@ -202,7 +207,7 @@ async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
                 found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.limit)
     except (OSError, *deps.db.outages) as error:
         _log.warning("memory_search_failed", error=type(error).__name__)
-        return EpisodeRecall((), NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "unavailable", "hits": []}))
+        return EpisodeRecall((), _unavailable("episodic"))
     by = episodes.BY_COSINE if vector is not None else episodes.BY_FULL_TEXT
     hits: list[JsonValue] = [
         {"episode_id": episode.id, "similarity": episode.similarity, "by": episode.by} for episode in found
@@ -213,8 +218,13 @@ async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
     )
 
 
-async def try_recall_documents(deps: Deps, address: TurnAddress, query: str) -> Recalled:
-    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns nothing, so that the turn
+def _unavailable(scope: str) -> NewEvent:
+    """Returns the event about a search that failed. The turn continues without its results."""
+    return NewEvent(MEMORY_SEARCH, {"scope": scope, "status": "unavailable", "hits": []})
+
+
+async def try_recall_documents(deps: Deps, address: TurnAddress, query: str) -> Recalled | None:
+    """Runs `recall_documents` in a separate transaction. If that fails, logs it and returns None, so that the turn
     continues."""
     try:
         async with asyncio.timeout(RECALL_SECONDS):
@@ -222,7 +232,7 @@ async def try_recall_documents(deps: Deps, address: TurnAddress, query: str) -> 
                 return await recall_documents(tx, address, query, deps.memory)
     except Exception as error:  # internal errors too: memory only advises, so it must not fail a turn
         _log.warning("document_recall_failed", error=type(error).__name__)
-        return NO_DOCUMENTS
+        return None
 
 
 async def recall_documents(

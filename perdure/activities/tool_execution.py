@@ -10,7 +10,6 @@ from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.guard import cancelled_by_stop
-from perdure.activities.providers.errors import store_error
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
 from perdure.contracts.agents import ToolCard
@@ -39,6 +38,7 @@ from perdure.store.approvals.assignments import cancel_outdated
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.faults import StoreFault, store_fault
 
 NO_RESULT = ToolResult(None)
 CODE_ERRORS: tuple[type[Exception], ...] = (
@@ -312,7 +312,8 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     """Runs a local tool once, within its time limit, in the transaction of its context.
 
     Raises: LocalToolFailed if the tool failed. Errors that show that Postgres is unavailable or that a transaction
-    conflicts pass unchanged: they are not the tool's answer, and another attempt may succeed.
+    conflicts pass unchanged: they are not the tool's answer, and another attempt may succeed. A missing table is the
+    tool's own mistake.
     """
     try:
         async with asyncio.timeout(claimed.card.timeout_seconds):
@@ -324,7 +325,7 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     except PerdureError:
         raise
     except Exception as error:
-        if _raised_by_asyncpg(error) and store_error(error).retryable:
+        if _raised_by_asyncpg(error) and store_fault(type(error)) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
             raise
         if isinstance(error, TimeoutError):
             raise LocalToolFailed("the tool exceeded its time limit") from None

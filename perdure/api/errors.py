@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import asyncpg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
@@ -14,27 +13,28 @@ from temporalio.service import RPCError
 
 from perdure.contracts.errors import CallerError, PerdureError
 from perdure.core.text import clean
+from perdure.store.database import Database
+from perdure.store.faults import StoreFault, object_names, store_fault
 
 _log = structlog.get_logger(__name__)
 _CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
 RETRY_AFTER_SECONDS = 2
 UNAVAILABLE_MESSAGE = "The service is temporarily unavailable; retry later"
-OUTAGES: tuple[type[Exception], ...] = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.DiskFullError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.SerializationError,
-    RPCError,
-    OSError,
-    TimeoutError,
-)
-"""Errors that are raised if a service is unavailable or in trouble. They become 503 with `Retry-After`."""
+PART_ERRORS: tuple[type[Exception], ...] = (*Database.outages, RPCError, OSError)
+"""Errors of Postgres, Temporal and files. `outage_code` decides which of them become 503."""
+
+
+def outage_code(kind: type[BaseException]) -> str:
+    """Returns the code of the 503 for an exception class, or an empty string for a fault of the program (500)."""
+    if issubclass(kind, RPCError):
+        return "unavailable"
+    return "" if store_fault(kind) in (None, StoreFault.REFUSED) else "store_unavailable"
+
+
+def log_outage(error: BaseException, path: str, request_id: str = "") -> None:
+    """Logs which service is unavailable, with the table or right that is missing."""
+    names = {"reason": reason} if (reason := object_names(error)) else {}
+    _log.warning("part_unavailable", error=type(error).__name__, path=path, request_id=request_id, **names)
 
 
 def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
@@ -152,10 +152,12 @@ async def _unexpected_error_response(request: Request, error: Exception) -> JSON
 
 
 async def _outage_response(request: Request, error: Exception) -> JSONResponse:
-    kind = type(error).__name__
-    _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
+    code = outage_code(type(error))
+    if not code:
+        raise error  # as any other unexpected error: 500, with a traceback in the server's log
+    log_outage(error, request.url.path, _id_of(request))
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    return respond_error(request, 503, "unavailable", UNAVAILABLE_MESSAGE, None, headers)
+    return respond_error(request, 503, code, UNAVAILABLE_MESSAGE, None, headers)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -164,5 +166,5 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid_input_response)
     app.add_exception_handler(HTTPException, _http_error_response)
     app.add_exception_handler(Exception, _unexpected_error_response)
-    for kind in OUTAGES:
+    for kind in PART_ERRORS:
         app.add_exception_handler(kind, _outage_response)

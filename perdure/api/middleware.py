@@ -32,7 +32,14 @@ from perdure.api.auth import (
     session_in,
     uses_tls,
 )
-from perdure.api.errors import OUTAGES, RETRY_AFTER_SECONDS, UNAVAILABLE_MESSAGE, error_body
+from perdure.api.errors import (
+    PART_ERRORS,
+    RETRY_AFTER_SECONDS,
+    UNAVAILABLE_MESSAGE,
+    error_body,
+    log_outage,
+    outage_code,
+)
 from perdure.api.health import REQUESTS
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached
@@ -324,10 +331,13 @@ async def _authenticate_or_refuse(scope: Scope, receive: Receive) -> None:
         elif _single_header(scope, b"content-length") or _single_header(scope, b"transfer-encoding"):
             await _discard_body(receive)
         raise refused from error
-    except OUTAGES as error:
-        _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
+    except PART_ERRORS as error:
+        code = outage_code(type(error))
+        if not code:
+            raise
+        log_outage(error, scope["path"])
         retry_after = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
-        raise RequestRefused(503, "unavailable", UNAVAILABLE_MESSAGE, retry_after) from error
+        raise RequestRefused(503, code, UNAVAILABLE_MESSAGE, retry_after) from error
 
 
 def _refusal_of(scope: Scope, error: CallerError | LimitReached) -> RequestRefused:

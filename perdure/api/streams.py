@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 
-import asyncpg
 import structlog
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
@@ -44,7 +43,7 @@ EventReads = SharedReads[EventsKey, list[LoggedEvent]]
 HEARTBEAT_SECONDS = 15.0
 _BLOCKED_POLL_SECONDS = 0.02
 _DATABASE_RETRY_SECONDS = 1.0
-_DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_DATABASE_ERRORS = (*Database.outages, OSError)
 _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
 QUEUE_CHANGED = "approvals"
 
@@ -78,7 +77,7 @@ class StreamReader:
 
         `read_events` states whether there may be new events. The state advances only if every step succeeds.
 
-        Raises: the errors of asyncpg.
+        Raises: the errors of Postgres.
         """
         state = self._state or await self._resume(cursor)
         events: list[LoggedEvent] = await self._read_new_events(state) if read_events else []

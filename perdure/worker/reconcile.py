@@ -14,6 +14,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import structlog
+from prometheus_client import Gauge
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
@@ -37,6 +38,7 @@ from perdure.store.turns.reconcile import (
     wake_decided,
     wake_stopped,
 )
+from perdure.store.turns.summaries import store_missed
 from perdure.telemetry.metrics import LastingProblem
 from perdure.temporal.workflow_client import Notifier, is_workflow_missing
 from perdure.worker.stuck_turns import STUCK, StuckTurns, ended_before
@@ -71,6 +73,7 @@ MAX_REASSIGNED = 1_000
 MAX_ROWS_PER_TRANSACTION. The next pass continues."""
 SWEPT_EVERY = 720
 """Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
+MISSING_SUMMARIES = Gauge("perdure_summaries_missing", "Completed turns whose summary could not be stored yet")
 T = TypeVar("T")
 _ALIVE_STATUSES = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
 
@@ -143,6 +146,7 @@ class Reconciler:
         self._problems = LastingProblem()
         self._stuck = StuckTurns(relay, client, stuck_after)
         self._passes = -1
+        self._missing_summaries = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Runs passes until `stop`; waits during outages."""
@@ -156,7 +160,7 @@ class Reconciler:
 
     async def run_pass(self) -> int:
         """Runs one pass and returns how many turns it finished."""
-        finished = stuck = 0
+        finished = stuck = self._missing_summaries = 0
         self._passes += 1
         lists = TemporalLists(self._client, self._problems)
         for tenant_id in await list_tenants(self._relay):
@@ -168,6 +172,7 @@ class Reconciler:
                 batch = turns[start : start + PARALLEL_CHECKS]
                 finished += sum(await asyncio.gather(*(self._check(turn) for turn in batch)))
         STUCK.set(stuck)
+        MISSING_SUMMARIES.set(self._missing_summaries)
         return finished
 
     @property
@@ -204,6 +209,7 @@ class Reconciler:
         await self._step("answers_not_signaled", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():
             self._problems.is_on("decided_turn_still_waits", turn_id)
+        await self._store_summaries(tenant_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
         await self._step("old_keys_not_deleted", tenant_id, forget_old)
         if self._passes % SWEPT_EVERY == 0:
@@ -212,6 +218,14 @@ class Reconciler:
             "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, self._max_paused)
         )
         return turns or []
+
+    async def _store_summaries(self, tenant_id: str) -> None:
+        missing = await self._step("summaries_not_read", tenant_id, store_missed)
+        if missing:
+            self._missing_summaries += missing
+            self._problems.is_on("summaries_missing", tenant_id)
+        elif missing == 0:
+            self._problems.is_over("summaries_missing", tenant_id)
 
     @property
     def _max_paused(self) -> int | None:

@@ -234,7 +234,7 @@ async def linked_api(parts: DataParts, urls: Urls, people: dict[str, Person]) ->
 
 
 def assert_unavailable(answer: httpx.Response) -> None:
-    assert refusal(answer) == (503, "unavailable"), answer.text
+    assert refusal(answer) == (503, "store_unavailable"), answer.text
     assert int(answer.headers["retry-after"]) > 0
 
 
@@ -267,6 +267,29 @@ async def test_a_silent_postgres_is_503_within_seconds(linked_api: LinkedApi) ->
         await linked_api.postgres.cut()
         await linked_api.postgres.mend()
         assert (await client.get("/v1/turns")).status_code == 200
+
+
+@pytest.mark.parametrize(("broken", "mended"), [
+    ("ALTER TABLE perdure.conversations RENAME TO gone", "ALTER TABLE perdure.gone RENAME TO conversations"),
+    ("ALTER TABLE perdure.conversations RENAME id TO a", "ALTER TABLE perdure.conversations RENAME a TO id"),
+    ("REVOKE SELECT ON perdure.conversations FROM perdure_app", "GRANT SELECT ON perdure.conversations TO perdure_app"),
+    ("ALTER TABLE perdure.users RENAME TO gone", "ALTER TABLE perdure.gone RENAME TO users"),  # read with each token
+], ids=["missing", "altered", "revoked", "no users"])  # fmt: skip
+async def test_a_table_that_cannot_be_read_is_503_for_programs_pages_and_readers(
+    api: Api, urls: Urls, broken: str, mended: str
+) -> None:
+    async with api.client() as client, as_owner(urls.owner) as owner:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}"
+        await owner.execute(broken)
+        try:
+            for each in (path, f"{path}/stream", "/v1/conversations"):
+                assert_unavailable(await client.get(each))
+            page = await client.get(f"/chat/{conversation_id}")
+            assert (page.status_code, int(page.headers["retry-after"]) > 0) == (503, True)
+        finally:
+            await owner.execute(mended)
+        assert (await client.get(path)).status_code == 200
 
 
 @pytest.mark.timed

@@ -12,9 +12,12 @@ from perdure.contracts.agents import MemoryPolicy
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.agents.prompts import memory_message
 from perdure.store.database import Database
+from perdure.store.delivery import outbox
 from perdure.store.memory import episodes
+from perdure.store.turns.conversations import delete_conversation
+from perdure.store.turns.summaries import store_missed
 from perdure.worker.embeddings import embed_due
-from tests.conftest import Urls
+from tests.conftest import Urls, as_owner
 from tests.doubles.desk_variants import as_desk
 from tests.doubles.embedder import Hashing
 from tests.doubles.message_script import Line
@@ -92,6 +95,51 @@ async def test_a_turn_continues_if_memory_is_unavailable(episodic: Served, monke
     (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
     assert searched == {"scope": "episodic", "status": "unavailable", "hits": []}
     assert await episodic.harness.event_data(address.turn_id, "memory.context.loaded") == []
+
+
+@pytest.mark.parametrize(("broken", "mended"), [
+    ("ALTER TABLE perdure.episodes RENAME TO gone", "ALTER TABLE perdure.gone RENAME TO episodes"),
+    ("ALTER TABLE perdure.episodes RENAME summary TO a", "ALTER TABLE perdure.episodes RENAME a TO summary"),
+    ("REVOKE INSERT ON perdure.episodes FROM perdure_app", "GRANT INSERT ON perdure.episodes TO perdure_app"),
+    ("BEGIN; LOCK TABLE perdure.episodes IN ACCESS EXCLUSIVE MODE", "ROLLBACK"),
+], ids=["missing", "altered", "revoked", "locked"])  # fmt: skip
+async def test_a_turn_ends_completed_without_its_table_of_episodes_and_the_summary_is_stored_later(
+    episodic: Served, urls: Urls, broken: str, mended: str
+) -> None:
+    relay = await Database.connect(urls.relay, max_connections=2)
+    summaries = "SELECT summary FROM episodes WHERE turn_id = $1"
+    try:
+        async with as_owner(urls.owner) as owner:
+            await owner.execute(broken)
+            try:
+                address = await turn(episodic, Line("the quokka"))
+                async with relay.transaction("local") as tx:
+                    if "perdure_app" not in broken:  # the relay has its own rights
+                        assert await store_missed(tx) == 1
+            finally:
+                await owner.execute(mended)
+        (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
+        assert searched["status"] == ("ok" if "REVOKE" in broken else "unavailable")
+        blocked = {"scope": "episodic", "code": "store_unavailable"}
+        assert await episodic.harness.event_data(address.turn_id, "memory.write.blocked") == [blocked]
+        async with relay.transaction("local") as tx:
+            assert await store_missed(tx) == 0
+        assert len(await episodic.harness.rows(summaries, address.turn_id)) == 1
+        assert await episodic.harness.rows("SELECT FROM outbox WHERE turn_id = $1", address.turn_id) == []
+    finally:
+        await relay.close()
+
+
+async def test_the_summary_of_a_deleted_conversation_is_not_stored_later(episodic: Served, urls: Urls) -> None:
+    address = await turn(episodic, Line("the numbat"))
+    await episodic.harness.write("DELETE FROM episodes WHERE turn_id = $1", address.turn_id)
+    async with episodic.harness.db.transaction("local") as tx:
+        await outbox.leave_summary(tx, "local", address.turn_id)
+        await delete_conversation(tx, address.conversation_id, episodic.harness.people["requester"].user_id)
+    async with episodic.harness.db.transaction("local") as tx:
+        assert await store_missed(tx) == 0
+    for table in ("episodes", "outbox"):
+        assert await episodic.harness.rows(f"SELECT FROM {table} WHERE turn_id = $1", address.turn_id) == []
 
 
 async def test_an_agent_without_memory_neither_searches_nor_stores(episodic: Served) -> None:

@@ -26,6 +26,7 @@ from perdure.contracts.errors import (
 )
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.egress import EgressRefused, refusal_in
+from perdure.store.faults import StoreFault, object_names, store_fault
 
 CONTEXT_OVERFLOW = "context_overflow"
 """The conversation is too long for the model: the call is retried once with half of it."""
@@ -196,34 +197,16 @@ PROVIDER: MeaningTable = {
 }
 
 STORE_DOWN = _retryable("store_unavailable", "Postgres is unavailable.")
+STORE_UNREADABLE = _retryable(STORE_DOWN.code, "Postgres lacks a table, a column or a right; an operator must mend it.")
 STORE_CONFLICT = _retryable("store_conflict", "The transaction conflicted with another one; it is retried.")
 STORE_REFUSED = _internal("store_refused", "Postgres rejected a statement.")
 
-STORE: MeaningTable = {
-    "asyncpg.exceptions.PostgresConnectionError": STORE_DOWN,
-    "asyncpg.exceptions.InsufficientResourcesError": STORE_DOWN,
-    "asyncpg.exceptions.OperatorInterventionError": STORE_DOWN,
-    "asyncpg.exceptions.PostgresSystemError": STORE_DOWN,
-    "asyncpg.exceptions.ReadOnlySQLTransactionError": STORE_DOWN,
-    "asyncpg.exceptions.TransactionRollbackError": STORE_CONFLICT,
-    "asyncpg.exceptions.LockNotAvailableError": STORE_CONFLICT,
-    "asyncpg.exceptions.InvalidCachedStatementError": STORE_CONFLICT,
-    "asyncpg.exceptions._base.OutdatedSchemaCacheError": STORE_CONFLICT,
-    "asyncpg.exceptions._base.PostgresError": STORE_REFUSED,
-    "asyncpg.exceptions._base.UnsupportedClientFeatureError": STORE_REFUSED,
-    "asyncpg.exceptions._base.UnsupportedServerFeatureError": STORE_REFUSED,
-    "asyncpg.exceptions._base.ClientConfigurationError": STORE_REFUSED,
-    "asyncpg.exceptions._base.DataError": STORE_REFUSED,
-    "asyncpg.exceptions._base.InterfaceWarning": STORE_REFUSED,
-    "asyncpg.exceptions._base.InterfaceError": STORE_DOWN,
-    "asyncpg.exceptions._base.ProtocolError": STORE_DOWN,
-    "asyncpg.exceptions._base.TargetServerAttributeNotMatched": STORE_DOWN,
-    "asyncpg.exceptions._base.InternalClientError": STORE_DOWN,
-    "builtins.TimeoutError": STORE_DOWN,
-    "builtins.OSError": STORE_DOWN,
+STORE: Mapping[StoreFault, Meaning] = {
+    StoreFault.UNAVAILABLE: STORE_DOWN,
+    StoreFault.UNREADABLE: STORE_UNREADABLE,
+    StoreFault.CONFLICT: STORE_CONFLICT,
+    StoreFault.REFUSED: STORE_REFUSED,
 }
-"""InterfaceError mostly means a closed connection or pool. asyncpg raises InternalClientError if Postgres dies in the
-middle of a statement (seen when many processes were killed)."""
 
 UNEXPECTED = _internal("unexpected_error", "An unexpected error occurred; the worker's log has the details.")
 
@@ -315,7 +298,12 @@ def _meaning_of(answer: Refusal, error: Exception) -> Meaning:
 
 def store_error(error: Exception) -> PerdureError:
     """Converts an exception of asyncpg."""
-    return _look_up(STORE, error, {}, UNEXPECTED, UNEXPECTED)
+    if isinstance(error, PerdureError):
+        return error
+    fault = store_fault(type(error))
+    if fault is StoreFault.UNREADABLE:
+        _log.error("store_unreadable", error=type(error).__name__, reason=object_names(error))
+    return _as_perdure_error(STORE[fault] if fault is not None else UNEXPECTED, error)
 
 
 def _look_up(

@@ -51,6 +51,19 @@ async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_
     return Note(number, tenant_id, kind, turn_id, request_id)
 
 
+async def leave_summary(tx: Connection, tenant_id: str, turn_id: str) -> None:
+    """Notes that the summary of an ended turn is missing (`perdure/store/turns/summaries.py`).
+
+    The note is never due, so that it delays no wake signal. A relay of an earlier release ignores it.
+    """
+    await tx.execute(
+        "INSERT INTO outbox (tenant_id, kind, turn_id, due_at) VALUES ($1, $2, $3, 'infinity')",
+        tenant_id,
+        Wake.REQUEST.value,
+        turn_id,
+    )
+
+
 async def delete_delivered(db: Database, note: Note) -> None:
     """Deletes the outbox row of a wake signal after its delivery, so that the relay does not send it again."""
     await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")

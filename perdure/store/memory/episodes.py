@@ -68,11 +68,12 @@ ORDER BY similarity DESC, created_at DESC LIMIT $4
 async def store_summary(
     tx: Connection, conversation_id: str, user_id: str, agent_id: str, summary: str, turn_id: str | None = None
 ) -> str:
-    """Stores a summary, at most one per turn."""
+    """Stores a summary, at most one per turn. A statement timeout of the transaction applies to nothing after it."""
     episode_id = new_id()
     await tx.execute(
-        "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
-        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6) ON CONFLICT (turn_id) DO NOTHING",
+        "WITH stored AS (INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6) ON CONFLICT (turn_id) DO NOTHING) "
+        "SELECT set_config('statement_timeout', NULL, true)",
         episode_id,
         conversation_id,
         turn_id,

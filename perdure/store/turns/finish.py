@@ -11,6 +11,7 @@ from perdure.contracts.events import (
     COMPLETED,
     DONE,
     GENERATION_COMPLETE,
+    MEMORY_WRITE_BLOCKED,
     MEMORY_WRITE_CREATED,
     READY,
     STOPPED,
@@ -31,7 +32,6 @@ from perdure.core.transcript import (
     CallRound,
     keep_rounds,
     status_without_result,
-    summary_of,
     text_only_messages,
     title_of,
 )
@@ -41,7 +41,7 @@ from perdure.store.calls.tool_calls import record_outcome
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.memory import episodes
+from perdure.store.turns import summaries
 from perdure.store.turns.context import round_messages
 from perdure.store.turns.steer import queue_unreceived
 
@@ -252,15 +252,13 @@ def _answer_event(message: NewMessage, answer: str) -> NewEvent:
 
 
 async def _store_summary(tx: Connection, request: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
-    """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later."""
+    """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later. A summary only
+    advises, so that the turn also ends without it."""
     if not ended["remembers"] or request.status is not TurnStatus.COMPLETED:
         return []
-    summary = summary_of(ended["asked"] or "", ended["answer"] or "")
-    user_id, agent_id = str(ended["user_id"]), ended["agent_id"]
-    await episodes.store_summary(
-        tx, request.address.conversation_id, user_id, agent_id, summary, request.address.turn_id
-    )
-    return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
+    if await summaries.store_or_leave(tx, request.address, ended):
+        return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
+    return [NewEvent(MEMORY_WRITE_BLOCKED, {"scope": "episodic", "code": "store_unavailable"})]
 
 
 async def _set_title(tx: Connection, conversation_id: str, first_message: str | None) -> list[NewEvent]:

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
+from asyncpg.exceptions import _base
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -17,7 +18,8 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
 from perdure.activities.guard import to_temporal
-from perdure.activities.providers.errors import PROVIDER, STORE, UNEXPECTED, provider_error, store_error
+from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error, store_error
+from perdure.api.errors import outage_code
 from perdure.contracts import errors
 from perdure.contracts.errors import InvariantBroken, LimitReached, PerdureError, UpstreamRejected, UpstreamUnavailable
 from perdure.workflows.activity_calls import problem_of
@@ -45,7 +47,7 @@ def test_every_exception_class_of_a_vendor_is_mapped(door: Door, kind: type[Exce
 
 
 def test_every_row_names_an_existing_class() -> None:
-    for name in (*STORE, *(name for name in PROVIDER if name.startswith("httpx"))):
+    for name in (name for name in PROVIDER if name.startswith("httpx")):
         module, _, attribute = name.rpartition(".")
         assert issubclass(getattr(importlib.import_module(module), attribute), BaseException)
 
@@ -61,18 +63,27 @@ AWAY = [
     *(asyncpg.ReadOnlySQLTransactionError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError),
 ]
 CONFLICTS = [asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError]
-WRONG = [asyncpg.UniqueViolationError, asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError]
+UNREADABLE = [
+    *(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError),
+    *(asyncpg.InsufficientPrivilegeError, asyncpg.InvalidPasswordError, asyncpg.InvalidCatalogNameError),
+    *(asyncpg.InvalidSchemaNameError, asyncpg.DataCorruptedError),
+]
+WRONG = [
+    *(asyncpg.UniqueViolationError, asyncpg.PostgresSyntaxError, asyncpg.InFailedSQLTransactionError),
+    *(asyncpg.DataError, _base.DataError),
+]
 
 
 @pytest.mark.parametrize(("kind", "family", "code"), [
-    *((kind, UpstreamUnavailable, "store_unavailable") for kind in AWAY),
+    *((kind, UpstreamUnavailable, "store_unavailable") for kind in (*AWAY, *UNREADABLE)),
     *((kind, UpstreamUnavailable, "store_conflict") for kind in CONFLICTS),
-    *((kind, InvariantBroken, "store_refused") for kind in (*WRONG, asyncpg.DataError)),
+    *((kind, InvariantBroken, "store_refused") for kind in WRONG),
     (KeyError, InvariantBroken, UNEXPECTED.code),
 ])  # fmt: skip
 def test_an_unavailable_postgres_is_retried_and_a_wrong_statement_is_not(kind: Any, family: type, code: str) -> None:
     ours = store_error(kind("x"))
     assert (type(ours), ours.code) == (family, code)
+    assert outage_code(kind) == ("store_unavailable" if family is UpstreamUnavailable else ""), "503, or 500"
 
 
 def test_a_billing_error_in_the_body_takes_precedence_over_its_status() -> None:
@@ -163,7 +174,7 @@ def breaks(kind: type[Exception]) -> None:
 
 @pytest.mark.parametrize(("door", "kind", "code"), [
     *((provider_error, ZeroDivisionError, "unexpected_error"), (store_error, KeyError, "unexpected_error")),
-    (store_error, asyncpg.UndefinedTableError, "store_refused"),
+    (store_error, asyncpg.PostgresSyntaxError, "store_refused"),
 ])  # fmt: skip
 def test_an_internal_error_is_logged_by_class_and_place_without_its_text(door: Door, kind: Any, code: str) -> None:
     with pytest.raises(kind) as raised:

@@ -174,7 +174,7 @@ async def test_a_valid_token_passes_its_owner_on_with_the_body() -> None:
 async def test_if_no_token_can_be_checked_the_answer_is_503_with_retry_after() -> None:
     known = [*JSON, (b"authorization", b"Bearer known")]
     sent = await through(b"{", headers=known, path="/v1/x", app_object=Knower(away=True))
-    assert outcome(sent) == (503, "unavailable")
+    assert outcome(sent) == (503, "store_unavailable")
     assert "retry-after" in [name.decode() for name, _ in sent[0]["headers"]]
 
 
