@@ -214,7 +214,9 @@ class FinishRequest(Tolerant):
     rounds: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=lambda rounds: not rounds)
     """Ranges of steps whose rounds stay in the conversation too (`MessageRef.rounds`)."""
     answer: str = Field(default="", exclude_if=lambda answer: not answer)
-    """The final answer if no model wrote it. It is stored as the turn's last message."""
+    """The final answer if no model wrote it, or its end. It is stored as the turn's last message."""
+    extends: str = Field(default="", exclude_if=lambda extends: not extends)
+    """The id of the model's message that `answer` ends, as another paragraph. Empty if `answer` is the whole."""
     output: dict[str, JsonValue] = Field(default={}, exclude_if=lambda output: not output)
     """Values that the turn returns in addition to its answer."""
     events: tuple[PendingEvent, ...] = ()

@@ -36,6 +36,7 @@ EARLIER: Final[tuple[Topology, ...]] = (
     tool_loop(LOOP_NODES_1, version=1),
     context_assembly(ASSEMBLY_NODES_1, version=1),
     context_assembly(ASSEMBLY_NODES_2, version=2),
+    clarify_solve(CLARIFY_NODES, VIZ_NODES, version=1),
 )
 """The earlier versions that open turns may have. A version is removed when no turn of it can be open."""
 

@@ -4,6 +4,7 @@ Determinism: all input and output is in activities, the graph is pure, and sync 
 last read of the mailbox and a continue-as-new there is no await, so that no wake signal is lost.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ from perdure.contracts.activities import (
 from perdure.contracts.approvals import PauseKind, RequestRef
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import approval_id
-from perdure.contracts.messages import Role
+from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.turns import FinishRequest, TurnInput, TurnStatus
 from perdure.core.approvals.gates import pause_kind
 from perdure.core.calls.rounds import ranges_of
@@ -184,21 +185,32 @@ class TurnRun:
     async def _finish(self, segment: TurnSegment, state: State, status: TurnStatus, problem: Problem | None) -> str:
         await self._mailbox.close()
         messages = messages_of(state) if "messages" in state else []
-        last, output = messages[-1] if messages else None, state.get("output")
-        text = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
+        output, (answer, extends) = state.get("output"), _own_answer(messages)
+        if status is TurnStatus.STOPPED:
+            answer = extends = ""
         request = FinishRequest(
             address=segment.turn.address,
             status=status,
             problem=problem,
             transcript=tuple(message.id for message in messages if message.id),
             rounds=ranges_of(messages),
-            answer=text if status is TurnStatus.COMPLETED else "",
+            answer=answer,
+            extends=extends,
             output=output if isinstance(output, dict) else {},
             events=segment.take_events(alone=True),
         )
         finished = await segment.calls.make(TURNS_FINISH, request, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
+
+
+def _own_answer(messages: Sequence[MessageRef]) -> tuple[str, str]:
+    """Returns the last message's text if the graph wrote it, and the id of the model's answer that it ends."""
+    last = messages[-1] if messages else None
+    if last is None or last.id or last.role is not Role.ASSISTANT:
+        return "", ""
+    before = messages[-2] if len(messages) > 1 else last
+    return last.text, before.id if before.role is Role.ASSISTANT and not before.calls else ""
 
 
 def _compiled(turn: TurnInput) -> CompiledTopology:

@@ -96,6 +96,7 @@ class FakeTurn:
     tools: Mapping[str, Behaviour]
     script: list[Says]
     limits: Limits = LIMITS
+    by_stage: dict[str, Says] = field(default_factory=dict)  # what the model always answers at a stage
     skill_ids: tuple[str, ...] = ()
     skills: tuple[PlanSkill, ...] = ()
     rules: tuple[Rule, ...] = ()

@@ -103,7 +103,7 @@ class FakeModel:
                 return ModelReply(problem=STOPPED)
             turn.asks.append(ask.model_copy(update={"messages": tuple(turn.unfold(ask.messages))}))
             asked = turn.context.verdict(ask) if turn.context is not None and ask.output is not None else None
-            turn.replies[call_id] = asked or self._answer(turn.script.pop(0), ask, step)
+            turn.replies[call_id] = asked or self._answer(turn.by_stage.get(ask.stage) or turn.script.pop(0), ask, step)
         return turn.replies[call_id]
 
     def _answer(self, says: Says, ask: ModelCallRequest, step: int) -> ModelReply:

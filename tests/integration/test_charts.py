@@ -104,7 +104,9 @@ async def test_a_plan_that_fits_at_the_third_attempt_ends_in_a_picture(charts: C
         SPECIFIED, *REST,
     )  # fmt: skip
     assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
-    assert row["answer"] == "Sales by region are drawn."
+    said, own = row["answer"].split("\n\n")
+    assert said == "Sales by region are drawn." and own, "the engine's own sentence is beside the model's"
+    assert row["output"]["outcome"] == "drawn" and "fault" not in row["output"]
     assert await charts.labels(address) == ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
     requests = charts.requests(address)
     assert len(requests) == row["attempts"] == 7
@@ -120,11 +122,20 @@ async def test_text_instead_of_an_object_is_retried_with_a_required_function(cha
     address, row = await charts.run_to_end(
         Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart.")
     )
-    assert (row["status"], row["answer"]) == ("completed", "Ask me for a chart.")
+    assert (row["status"], row["output"]["outcome"]) == ("completed", "answered")
+    assert row["answer"].startswith("Ask me for a chart.\n\n")
     second: Any = charts.requests(address)[1].body
     assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}
     assert "response_format" not in second
     assert await charts.labels(address) == ["classify", "classify", "feedback"]
+
+
+async def test_a_refused_key_ends_the_turn_as_failed_with_its_stage(charts: Charts) -> None:
+    address, row = await charts.run_to_end(Step(status=401, code="invalid_api_key", times=None))
+    assert (row["status"], row["problem"]["code"], row["output"]["outcome"]) == ("failed", "model_auth", "failed")
+    fault = row["output"]["fault"]
+    assert (fault["stage"], fault["code"]) == ("classify", "classify_refused") and fault["message"] in row["answer"]
+    assert await charts.labels(address) == ["classify"], "nothing more is asked with this key"
 
 
 async def test_the_first_model_to_answer_is_used(charts: Charts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ async def handed_in(served: Served) -> TurnAddress:
         user_id = harness.people["requester"].user_id
         _, note = await requests.answer_question(tx, address.turn_id, request_id, user_id, "client_run", payload)
     assert await harness.deps.notifier.deliver_soon(note)
-    await served.until(address, TurnStatus.COMPLETED)
+    await served.until(address, TurnStatus.FAILED)
     return address
 
 
@@ -238,7 +238,7 @@ SHAPES: dict[str, Shape] = {
     "context_rounds": Shape(
         gathering(Line("look", LOOKS), Line("again", LOOKS)), COMPLETED, ((*TO_ANSWER, MODEL, *ROUND, *ROUND, FINISH),)
     ),
-    "client_run": Shape(handed_in, COMPLETED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (READ, *[MODEL] * 5, FINISH))),
+    "client_run": Shape(handed_in, TurnStatus.FAILED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (READ, *[MODEL] * 5, FINISH))),
     "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_rejected": Shape(decided(Decision.REJECT, comment="no"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)),

@@ -129,6 +129,12 @@ def last(played: Played) -> str:
     return played.messages[-1].text
 
 
+def ended(played: Played) -> tuple[str, str | None]:
+    """What came of it, and the code of its fault."""
+    fault = played.output.get("fault")
+    return played.output["outcome"], fault and fault["code"]
+
+
 def stages(played: Played) -> list[str]:
     return [ask.stage for ask in played.turn.asks]
 
@@ -152,7 +158,8 @@ async def test_a_chart_is_planned_run_specified_solved_drawn_and_described() -> 
     # A node ends after those inside it.
     wanted = f"{CLASSIFY} {PLAN} {RUN} {viz} asp_solving_node viz_building_node {SAY}"
     assert set(played.traces()[0].split()) == set(wanted.split())
-    assert played.outcome() is Outcome.COMPLETED and last(played) == "Here it is."
+    assert played.outcome() is Outcome.COMPLETED and ended(played) == ("drawn", None)
+    assert played.messages[-2].text == "Here it is." and last(played), "the engine's own sentence ends the answer"
     assert played.output["pictures"] == {"png": "/v1/files/f3", "svg": "/v1/files/f4"}
     assert played.output["suggestions"] == [{"kind": "text", "text": "another"}]
     assert stages(played) == ["classify", "plan", "specify", "marks", "feedback"]
@@ -161,20 +168,31 @@ async def test_a_chart_is_planned_run_specified_solved_drawn_and_described() -> 
 
 SHORT: dict[str, Any] = {"words": {"shortcut": "#go", "upload": "#up"}}
 AT_ONCE = {
-    "a palette": (turn(kind("palette"), DONE), f"{CLASSIFY} {SAY}"),
-    "a question": (turn(kind("question"), DONE), f"{CLASSIFY} {SAY}"),
-    "no data": (turn_with("profile", {}, kind(), DONE), f"{CLASSIFY} {SAY}"),
-    "an upload": (turn(DONE, said="#up t.csv", **SHORT), f"{INIT} {SAY}"),
-    "an empty shortcut": (turn(DONE, said="#go", **SHORT), f"{INIT} expand_shortcut_node {SAY}"),
-    "a shortcut": (turn(DONE, said="#go <x/>", **SHORT), f"{INIT} expand_shortcut_node {SHOW}"),
-    "nothing to show": (turn(kind(), plan(shows=""), DONE), f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}"),
+    "a palette": (turn(kind("palette"), DONE), f"{CLASSIFY} {SAY}", ("answered", None)),
+    "a question": (turn(kind("question"), DONE), f"{CLASSIFY} {SAY}", ("answered", None)),
+    "no data": (turn_with("profile", {}, kind(), DONE), f"{CLASSIFY} {SAY}", ("nothing_to_do", None)),
+    "an upload": (turn(DONE, said="#up t.csv", **SHORT), f"{INIT} {SAY}", ("nothing_to_do", None)),
+    "an empty shortcut": (
+        turn(DONE, said="#go", **SHORT),
+        f"{INIT} expand_shortcut_node {SAY}",
+        ("failed", "specify_failed"),
+    ),
+    "a shortcut": (turn(DONE, said="#go <x/>", **SHORT), f"{INIT} expand_shortcut_node {SHOW}", ("drawn", None)),
+    "nothing to show": (
+        turn(kind(), plan(shows=""), DONE),
+        f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}",
+        ("prepared", None),
+    ),
 }
 
 
-@pytest.mark.parametrize(("made", "trace"), AT_ONCE.values(), ids=list(AT_ONCE))
-async def test_a_request_that_needs_no_specification_takes_its_short_route(made: FakeTurn, trace: str) -> None:
+@pytest.mark.parametrize(("made", "trace", "came_of"), AT_ONCE.values(), ids=list(AT_ONCE))
+async def test_a_request_that_needs_no_specification_takes_its_short_route(
+    made: FakeTurn, trace: str, came_of: tuple[str, str | None]
+) -> None:
     played = await begin(deepcopy(made), "clarify_solve")
     assert (sorted(played.traces()[0].split()), played.outcome()) == (sorted(trace.split()), Outcome.COMPLETED)
+    assert ended(played) == came_of
 
 
 async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -> None:
@@ -185,17 +203,71 @@ async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -
     assert played.traces()[0] == f"{CLASSIFY} {SAY}", "what cannot be classified goes to the feedback"
     assert played.state["tokens_used"] == 7 * USAGE.tokens
     unplanned = await play(kind(), *[FAULTY] * 6, DONE)
-    assert unplanned.traces()[0] == f"{CLASSIFY} {PLAN} {SAY}" and unplanned.outcome() is Outcome.COMPLETED
+    assert unplanned.traces()[0] == f"{CLASSIFY} {PLAN} {SAY}" and unplanned.outcome() is Outcome.FAILED
 
 
-MET_AGAIN = dict.fromkeys(("model_auth", "model_not_found", "model_billing", "model_refused"), Outcome.COMPLETED)
+MET_AGAIN = dict.fromkeys(("model_auth", "model_not_found", "model_billing", "model_refused"), Outcome.FAILED)
 UNPAID = dict.fromkeys(("token_budget_spent", "day_cost_budget_spent", "answer_over_budget"), Outcome.LIMITED)
 
 
 @pytest.mark.parametrize(("code", "outcome"), [*(MET_AGAIN | UNPAID).items(), ("stopped", Outcome.STOPPED)])
 async def test_a_permanent_or_unaffordable_fault_ends_the_ladder(code: str, outcome: Outcome) -> None:
     played = await play(kind(), fails(code), DONE)
-    assert (played.outcome(), len(played.turn.asks)) == (outcome, 3 if outcome is Outcome.COMPLETED else 2)
+    assert (played.outcome(), played.code, len(played.turn.asks)) == (outcome, code, 2)
+
+
+AUTH = fails("model_auth")
+BEFORE = {
+    "classify": (),
+    "plan": (kind(),),
+    "specify": (kind(), plan()),
+    "marks": (kind(), plan(), XML),
+    "feedback": (kind(), plan(), XML, MARKS),
+}
+"""The model's answers before it comes to a stage."""
+BREAKS = {"plan": "check_plan", "run": "run", "specify": "check_specification", "solve": "solve", "draw": "draw"}
+"""The tool of a stage."""
+PLANTED: dict[str, tuple[tuple[Says, ...], str, str, Outcome, str]] = {
+    **{f"a refused key at {stage}": ((*BEFORE[stage], AUTH), "", f"{stage}_refused", Outcome.FAILED, "failed")
+       for stage in ("classify", "plan", "specify")},
+    **{f"no form at {stage}": ((*BEFORE[stage], *[FAULTY] * 30), "", f"{stage}_unanswered", Outcome.FAILED, "failed")
+       for stage in ("classify", "plan", "specify")},
+    "no form at marks": ((*BEFORE["marks"], *[FAULTY] * 6, DONE), "", "marks_unanswered", Outcome.COMPLETED, "drawn"),
+    "no feedback": ((*BEFORE["feedback"], AUTH), "", "feedback_refused", Outcome.COMPLETED, "drawn"),
+    "no answer": ((kind("question"), AUTH), "", "feedback_refused", Outcome.FAILED, "failed"),
+    "no table": ((kind(), DONE), "profile", "classify_failed", Outcome.COMPLETED, "failed"),
+    **{f"tries of {stage}": ((kind(), *[plan()] * 3, DONE), BREAKS[stage], f"{stage}_spent", Outcome.FAILED, "failed")
+       for stage in ("plan", "run")},
+    "tries of specify": ((kind(), plan(), *[XML] * 4, DONE), BREAKS["specify"], "specify_spent", Outcome.FAILED,
+                         "failed"),
+    **{f"a tool at {stage}": ((*BEFORE["feedback"], DONE), BREAKS[stage], f"{stage}_failed", Outcome.COMPLETED,
+                              "failed") for stage in ("solve", "draw")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "broken", "code", "outcome", "came_of"), PLANTED.values(), ids=list(PLANTED))
+async def test_a_planted_fault_is_told_with_its_stage_and_never_completes_in_silence(
+    script: tuple[Says, ...], broken: str, code: str, outcome: Outcome, came_of: str
+) -> None:
+    def breaks(args: Args) -> Any:
+        raise Refused("planted")
+
+    made = turn(*script)
+    played = await begin(replace(made, tools={**TOOLS, broken: breaks}), "clarify_solve")
+    assert (played.outcome(), *ended(played)) == (outcome, came_of, code)
+    fault = played.output["fault"]
+    assert fault["stage"] == code.partition("_")[0] and fault["message"] in last(played)
+    caused = "model_auth" if code.endswith("refused") else code
+    assert played.code == (caused if outcome is Outcome.FAILED else "")
+
+
+@pytest.mark.parametrize("key", [AUTH, FAULTY], ids=["refused", "no form"])
+async def test_exclusions_that_cannot_be_read_fail_the_turn_that_draws_without_them(key: Says) -> None:
+    made = turn(kind(excludes=True), plan(), DONE, by_stage={"exclude": key, "specify": XML, "marks": MARKS})
+    played = await begin(made, "clarify_solve")
+    cause = "refused" if key is AUTH else "unanswered"
+    assert (played.outcome(), *ended(played)) == (Outcome.FAILED, "failed", f"exclude_{cause}")
+    assert played.output["pictures"], "what there is, is handed over"
 
 
 async def test_faults_of_the_xml_and_of_the_run_share_one_budget_and_the_same_xml_never_runs_twice() -> None:
@@ -229,7 +301,8 @@ async def test_a_question_waits_and_the_reply_spends_no_planning_budget() -> Non
     (question,) = played.run.questions
     assert question.kind is RequestKind.CLARIFICATION
     assert question.asked == {"question": "Which?", "options": ["a", "b"]}
-    assert await answered(played, PauseKind.CLARIFICATION, {"text": "the first"}) is Outcome.COMPLETED
+    assert await answered(played, PauseKind.CLARIFICATION, {"text": "the first"}) is Outcome.FAILED
+    assert ended(played) == ("failed", "run_spent")
     assert processing(played)["entries"] == 3 and stages(played).count("plan") == 4, "the reply's own is not counted"
     assert "the first" in notes(played, 2) and "a, b" in notes(played, 2), "the answer goes with its question"
 
@@ -296,7 +369,8 @@ async def test_the_clients_form_asks_no_question_plans_what_failed_again_and_end
     assert question.kind is RequestKind.CLIENT_RUN and question.asked == asked, "the client runs the plan"
     assert NO_QUESTION in notes(played, 1) and NO_QUESTION in notes(played, 2), "a client is asked nothing"
     assert await answered(played, PauseKind.CLIENT_RUN, HANDED_IN) is Outcome.COMPLETED
-    assert "feedback_node" not in played.traces()[-1] and last(played) == "sales by region"
+    assert "feedback_node" not in played.traces()[-1] and last(played).startswith("sales by region\n")
+    assert ended(played) == ("prepared", None), "the client draws"
     assert played.output["specification"] == {"mark": "bar"}
     assert not {"profile", "run", "draw"} & set(tools_run(played))
 
@@ -326,7 +400,6 @@ async def test_exclusions_run_beside_the_specification_and_the_solver_runs_once_
         assert trace.count("asp_solving_node") == 1 and "exclusion_processing" in trace
         assert trace.index("asp_solving_node") > max(trace.index("exclusion_processing"), trace.index(VIZ.split()[0]))
         told.append("solve" in tools_run(played) and LATE in notes(played, -1))
-        assert played.outcome() is Outcome.COMPLETED
     assert any(told), "the order in which the two ask is not given; a solver that runs out of time is told"
 
 
@@ -346,13 +419,13 @@ async def test_a_spent_budget_ends_the_run_as_limited() -> None:
 async def test_a_fixed_text_replaces_feedback_that_fails_or_exceeds_the_budget(code: str) -> None:
     played = await play(kind(), plan(), XML, MARKS, fails(code))
     assert played.outcome() is Outcome.COMPLETED
-    rows, design, _ = last(played).split("\n")
-    assert "2" in rows and "bar" in design
+    rows, design, *_ = last(played).split("\n")
+    assert "2" in rows and "bar" in design and ended(played)[0] == "drawn"
 
 
 async def test_markup_in_a_models_text_is_escaped() -> None:
     played = await play(kind("question"), Says("<img src=x onerror=alert(1)> & more"))
-    assert played.output["text"] == "<p>&lt;img src=x onerror=alert(1)&gt; &amp; more</p>"
+    assert str(played.output["text"]).startswith("<p>&lt;img src=x onerror=alert(1)&gt; &amp; more</p><p>")
 
 
 WHATEVER: Sequence[Says] = (

@@ -86,7 +86,7 @@ TURNS: dict[str, list[FakeTurn]] = {
     ],
     "decision_hub": [hub.hub(Says("fine"), facts=hub.BOTH, said=hub.STATED), hub.hub(Says(problem=hub.AWAY))],
     "clarify_solve": [
-        *(made for made, _ in clarify.AT_ONCE.values()),
+        *(made for made, *_ in clarify.AT_ONCE.values()),
         clarify.turn(clarify.kind(), clarify.plan(), clarify.XML, clarify.MARKS, clarify.DONE),
         clarify.turn(clarify.kind("transformation"), *[clarify.plan(f"<breaks{n}/>") for n in range(3)], clarify.DONE),
         clarify.turn(clarify.kind(), *[clarify.plan("<bad/>")] * 3, clarify.DONE),

@@ -191,6 +191,8 @@ class OutputResult:
     tries: int = 0
     problem: Problem | None = None
     """The problem that ended the tries early, or None."""
+    last: Problem | None = None
+    """The problem of the last try if none of them gave the object, or None if that try gave another answer."""
 
     @property
     def cost(self) -> Patch:
@@ -206,6 +208,7 @@ async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages:
     """Returns the object, if an answer fits the schema strictly. Returns no value after the last try, or immediately if
     another try cannot help."""
     tokens = cost = tries = 0
+    last: Problem | None = None
     prompt = [*messages]
     user = state["user"]
     for form in TRIES:
@@ -221,7 +224,7 @@ async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages:
                 output=OutputAsk(name=wanted.stage, fits=wanted.fits, form=form),
             )
         )
-        tries += 1
+        tries, last = tries + 1, reply.problem
         tokens += reply.usage.tokens
         cost += reply.usage.cost_microusd
         if reply.problem is not None and is_permanent(reply.problem):
@@ -230,7 +233,7 @@ async def ask_object(state: State, ports: Ports, wanted: WantedOutput, messages:
             return OutputResult(reply.value, tokens, cost, tries)
         if reply.fault:
             prompt = [*messages, engine_note(f"Your last answer was refused: {reply.fault}")]
-    return OutputResult(None, tokens, cost, tries)
+    return OutputResult(None, tokens, cost, tries, last=last)
 
 
 def engine_note(text: str) -> MessageRef:

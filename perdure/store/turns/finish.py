@@ -192,10 +192,13 @@ async def _next_turn(
 
 
 async def _final_answer(tx: Connection, request: FinishRequest) -> list[NewMessage]:
-    """Returns the answer that no model call completed, if there is one. It is a text of the graph itself, or the
-    partial text of a model call that a stop prevented from being retried. That text extends the message that its call
-    continues."""
-    answer, partial, continued = request.answer, False, ""
+    """Returns the answer that no model call completed, if there is one. It is a text of the graph itself, which can
+    end the model's answer, or the partial text of a model call that a stop prevented from being retried. That text
+    extends the message that its call continues."""
+    answer, partial, continued = request.answer, False, request.extends
+    if answer and continued:
+        answer = f"\n\n{answer}"
+        partial = bool(await tx.fetchval("SELECT partial FROM messages WHERE id = $1", continued))
     if not answer and request.status is TurnStatus.STOPPED:
         answer, continued = await model_calls.unfinished_text(tx, request.address.turn_id)
         partial = True

@@ -12,6 +12,14 @@ from perdure.graph.nodes.call_model import OutputResult, ask_object, engine_note
 from perdure.graph.nodes.fields import error_of, plan_of, requests_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
+from perdure.graph.topologies.clarify_solve.faults import (
+    Cause,
+    clear_faults,
+    has_fault,
+    set_end,
+    set_fault,
+    set_model_fault,
+)
 from perdure.graph.topologies.clarify_solve.spec import (
     CLIENT_RESULT_SCHEMA,
     MAX_PLANNING_ENTRIES,
@@ -58,12 +66,14 @@ class Planning:
         result = await ask_object(state, ports, PLAN_OUTPUT, prompt)
         if result.value is None:
             message = result.problem.message if result.problem else "the model gave no plan that could be read"
-            return _plan_patch(state, result, patch, set_processing(fault=message))
+            fault = {**clear_faults(state, "run"), **set_processing(fault=message)}
+            return _plan_patch(state, result, patch, merge_patches(fault, set_model_fault(state, "plan", result)))
         value = result.value
         asks = {name: value[name] for name in ("question", "options", "visualization", "suggestions")}
         patch = merge_patches(patch, set_processing(**asks, early_exit="yes" if value["early_exit"] is True else "no"))
         if value["early_exit"] is True and not _may_not_ask(state):
-            return _plan_patch(state, result, patch, set_processing(planned="asks"))
+            asking = {**set_processing(planned="asks"), **clear_faults(state, "plan", "run")}
+            return _plan_patch(state, result, patch, asking)
         xml = str(value["xml"]).strip()
         if not xml and str(value["transformation"]).strip():
             xml_result = await ask_object(
@@ -76,9 +86,10 @@ class Planning:
             )
             xml = str((xml_result.value or {}).get("xml", "")).strip()
             if not xml:
-                return _plan_patch(
-                    state, result, patch, set_processing(planned="xsd", fault="the plan came without its XML")
-                )
+                fault = _fault_patch(state, "the plan came without its XML")
+                if xml_result.problem is not None:
+                    fault = merge_patches(fault, set_model_fault(state, "plan", xml_result))
+                return _plan_patch(state, result, patch, fault)
         return _plan_patch(state, result, patch, await self._check_xml(state, ports, xml))
 
     def _messages(self, state: State) -> list[MessageRef]:
@@ -90,18 +101,26 @@ class Planning:
 
     async def _check_xml(self, state: State, ports: Ports, xml: str) -> Patch:
         """Checks the XML. Without XML, the table stays as it is. The same XML again is not a new try."""
+        passed = clear_faults(state, "plan", "run")
         if not xml:
-            return set_processing(planned="ok", plan_xml="")
+            return set_processing(planned="ok", plan_xml="") | passed
         digest, tried = sha256_hex(xml), list_of(state, "tried")
         if digest in tried:
             return set_processing(planned="xsd", fault=text_of(state, "fault") or "this plan was tried before")
         tried_now: list[JsonValue] = [*tried, digest]
         checked = await call_stage_tool(state, ports, "check_plan", xml=xml)
         if checked.ends:
-            return checked.ends | set_processing(planned="failed")
+            return set_end(state, "plan", checked.ends) | set_processing(planned="failed")
         if checked.fault or checked.output.get("ok") is not True:
-            return set_processing(planned="xsd", tried=tried_now, fault=checked.fault or fault_lines(checked.output))
-        return set_processing(planned="ok", tried=tried_now, plan_xml=xml)
+            fault = _fault_patch(state, checked.fault or fault_lines(checked.output))
+            return merge_patches(fault, set_processing(tried=tried_now))
+        return set_processing(planned="ok", tried=tried_now, plan_xml=xml) | passed
+
+
+def _fault_patch(state: State, message: str) -> Patch:
+    """Returns the patch for a plan that does not fit. The fault of an earlier plan's run is removed."""
+    fault = merge_patches(clear_faults(state, "run"), set_fault(state, "plan", Cause.FAILED, message))
+    return fault | set_processing(planned="xsd", fault=message)
 
 
 def _may_not_ask(state: State) -> bool:
@@ -141,7 +160,10 @@ class Clarify:
             return set_processing(clarified="run")
         if planned == "xsd" and read_counter(state, "entries") < MAX_PLANNING_ENTRIES:
             return set_processing(clarified="xsd_retry")
-        return set_processing(clarified="spent" if planned == "xsd" else "failed")
+        if planned == "xsd":
+            stage = "run" if has_fault(state, "run") else "plan"  # a plan that failed and came again
+            return set_processing(clarified="spent") | set_fault(state, stage, Cause.SPENT, text_of(state, "fault"))
+        return set_processing(clarified="failed")
 
 
 def _reply_patch(state: State, verdict: Verdict) -> Patch:
@@ -158,7 +180,8 @@ def _reply_patch(state: State, verdict: Verdict) -> Patch:
         return RESUMED | set_processing(
             clarified="replied", replied="yes", answers=answers, clarifications=count, bypass=bypass_flag
         )
-    return RESUMED | set_processing(clarified="failed", clarifications=count, fault=NO_ANSWER_IN_TIME)
+    fault = set_fault(state, "plan", Cause.FAILED, NO_ANSWER_IN_TIME)
+    return RESUMED | set_processing(clarified="failed", clarifications=count, fault=NO_ANSWER_IN_TIME) | fault
 
 
 # trigger_choregraph_run_node carries the plan out, with a tool here or by the client that has the data. The client's
@@ -198,13 +221,14 @@ class RunPlan:
             args["others"] = [other.get("table") for other in others if isinstance(other, dict)]
         ran = await call_stage_tool(state, ports, "run", **args)
         if ran.ends:
-            return ran.ends
+            return set_end(state, "run", ran.ends)
         return _failure_patch(state, ran.fault) if ran.fault else _run_result(state, ran.output)
 
 
 def _client_result_patch(state: State, verdict: Verdict) -> Patch:
     if verdict.state is not VerdictState.ANSWERED:
-        return RESUMED | set_processing(choregraph="spent", fault=NO_CLIENT_RESULT)
+        fault = set_fault(state, "run", Cause.FAILED, NO_CLIENT_RESULT)
+        return RESUMED | set_processing(choregraph="spent", fault=NO_CLIENT_RESULT) | fault
     if verdict.answer.get("ok") is not True:
         return RESUMED | _failure_patch(state, str(verdict.answer.get("error") or "the client could not carry it out"))
     return RESUMED | _run_result(state, verdict.answer)
@@ -212,7 +236,8 @@ def _client_result_patch(state: State, verdict: Verdict) -> Patch:
 
 def _failure_patch(state: State, fault: str) -> Patch:
     may_retry = read_counter(state, "entries") < MAX_PLANNING_ENTRIES
-    return set_processing(choregraph="retry" if may_retry else "spent", fault=fault)
+    patch = set_processing(choregraph="retry" if may_retry else "spent", fault=fault)
+    return patch | set_fault(state, "run", Cause.FAILED if may_retry else Cause.SPENT, fault)
 
 
 def _run_result(state: State, run: dict[str, JsonValue]) -> Patch:
@@ -220,7 +245,8 @@ def _run_result(state: State, run: dict[str, JsonValue]) -> Patch:
     it."""
     wanted = text_of(state, "visualization").strip()
     fault = None if wanted or text_of(state, "early_exit") != "yes" else f"{STILL_OPEN}: {_column_names(state)}."
-    return set_processing(choregraph="ran", run=run, fault=fault, viz="asked" if wanted else "nothing")
+    patch = set_processing(choregraph="ran", run=run, fault=fault, viz="asked" if wanted else "nothing")
+    return patch | (set_fault(state, "plan", Cause.FAILED, fault) if fault else {})
 
 
 def _column_names(state: State) -> str:

@@ -36,8 +36,8 @@ from perdure.graph.spec import (
 )
 from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, Field, StateSchema, replace
 
-VERSION: Final = 1
-"""Increases with every change of a node id or a route."""
+VERSION: Final = 2
+"""Increases with every change of nodes, routes or state."""
 INIT: Final = "initialize_processing_state"
 SHORTCUT: Final = "expand_shortcut_node"
 CLASSIFY: Final = "entry_classif_message_type"
@@ -97,13 +97,13 @@ _VIZ_PURPOSES: Final = {
 }
 
 
-def viz_topology(nodes: Mapping[str, Node]) -> Topology:
-    """Returns the nested topology of viz_processing_branch."""
+def viz_topology(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
+    """Returns the nested topology of viz_processing_branch, in a version."""
     limits = {"xml_generation": "xml_generations"}
     return Topology(
         name="viz",
-        version=VERSION,
-        state=STATE,
+        version=version,
+        state=_state(version),
         nodes=tuple(
             NodeSpec(
                 node_id,
@@ -130,13 +130,14 @@ def viz_topology(nodes: Mapping[str, Node]) -> Topology:
     )
 
 
-def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> Topology:
-    """Returns the topology, with `nodes` for eleven of its node ids and `viz_nodes` for those of the nested one."""
+def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
+    """Returns the topology in a version, with `nodes` for eleven of its node ids and `viz_nodes` for those of the
+    nested one."""
     return Topology(
         name="clarify_solve",
-        version=VERSION,
-        state=STATE,
-        nodes=_nodes({**nodes, VIZ: Sub(viz_topology(viz_nodes))}),
+        version=version,
+        state=_state(version),
+        nodes=_nodes({**nodes, VIZ: Sub(viz_topology(viz_nodes, version))}),
         edges=_edges(),
         entries={FRESH: INIT, PauseKind.CLARIFICATION.value: GATE, PauseKind.CLIENT_RUN.value: RUN},
         limits=RunLimits(counted={"planning": MAX_PLANNING_ENTRIES, "clarifications": MAX_CLARIFICATIONS}),
@@ -182,7 +183,7 @@ def _edges() -> tuple[Edge, ...]:
 # The state has four buckets that merge key by key, in addition to the fields of every turn. Metrics are in the state,
 # so that they cross activities and pauses. Values are cleared with a marker. Values from a model or from outside are
 # wrapped, so that no part of them is read as a marker.
-STATE: Final = StateSchema(
+STATE_1: Final = StateSchema(
     (
         *IDENTITY,
         Field("user", {}),
@@ -198,6 +199,18 @@ STATE: Final = StateSchema(
         Field("turn_metrics", {}, DEEP_MERGE),
     )
 )
+"""The state of version 1, whose nodes report no faults."""
+FAULTS: Final = "faults"
+STATE: Final = StateSchema((*STATE_1.own, Field(FAULTS, {}, DEEP_MERGE)))
+"""The state since version 2, with the faults of the turn by stage (`faults.py`)."""
+STAGES: Final = ("classify", "plan", "run", "specify", "exclude", "solve", "draw", "marks", "feedback")
+"""The words of `output.fault.stage`."""
+
+
+def _state(version: int) -> StateSchema:
+    return STATE if version > 1 else STATE_1
+
+
 MAX_PLANNING_ENTRIES: Final = 3
 """Counted entries of the planning node, including the first."""
 MAX_CLARIFICATIONS: Final = 2
@@ -250,10 +263,14 @@ def set_processing(**values: JsonValue) -> Patch:
 
 
 def merge_patches(patch: Patch, other: Patch) -> Patch:
-    """Returns both patches as one; of a field or a value in `processing` that both write, the other's counts."""
-    before, after = patch.get("processing"), other.get("processing")
-    merged = {**(before if isinstance(before, dict) else {}), **(after if isinstance(after, dict) else {})}
-    return {**patch, **other, "processing": merged}
+    """Returns both patches as one; of a field, a value in `processing` or a fault that both write, the other's
+    counts."""
+    merged: Patch = {**patch, **other}
+    for name in ("processing", FAULTS):
+        before, after = patch.get(name), other.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            merged[name] = {**before, **after}
+    return merged
 
 
 def count_up(state: State, name: str, by: int = 1) -> Patch:

@@ -15,6 +15,13 @@ from perdure.graph.nodes.call_model import STOP_CODES, ask_object, engine_note
 from perdure.graph.nodes.fields import messages_of, plan_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
+from perdure.graph.topologies.clarify_solve.faults import (
+    MAX_FAULT_CHARACTERS,
+    Cause,
+    set_end,
+    set_fault,
+    set_model_fault,
+)
 from perdure.graph.topologies.clarify_solve.spec import (
     CLASSIFICATION_OUTPUT,
     EXCLUSIONS_OUTPUT,
@@ -38,10 +45,10 @@ class Initialize:
         context = await ports.memory.load()
         if context.problem is not None:
             status = STOP_CODES.get(context.problem.code, "failed")
-            return _end_early(context.problem.code, context.problem.message, status)
+            return _end_early(state, context.problem.code, context.problem.message, status)
         plan, message = context.plan, context.user_message
         if plan is None or message is None:
-            return _end_early("nothing_loaded", "the turn has no plan", "failed")
+            return _end_early(state, "nothing_loaded", "the turn has no plan", "failed")
         text = without_word(message.text, plan.words.get("bypass", ""))
         bypass = "yes" if text != message.text else None
         message = message.model_copy(update={"text": text or message.text})
@@ -58,7 +65,7 @@ class Initialize:
         if client_tables is not None:
             fault = client_tables_fault(client_tables)
             if fault:
-                return patch | _end_early("client_table_invalid", fault, "failed")
+                return patch | _end_early(state, "client_table_invalid", fault, "failed")
             table = ClientTables.model_validate(client_tables)
             patch["input"] = {"message": message.text, "is_client": True}
             return patch | set_processing(
@@ -77,9 +84,10 @@ def _message_kind(text: str, words: Mapping[str, str]) -> str:
     return "request"
 
 
-def _end_early(code: str, message: str, status: str) -> Patch:
+def _end_early(state: State, code: str, message: str, status: str) -> Patch:
     problem: dict[str, JsonValue] = {"code": code, "message": message}
-    return {"error": problem, "status": status, **set_processing(start="upload")}
+    fault = {} if status == "stopped" else set_fault(state, "classify", Cause.FAILED, message)
+    return {"error": problem, "status": status, **set_processing(start="upload"), **fault}
 
 
 # entry_classif_message_type finds the kind of the request, and whether there is data for it.
@@ -94,14 +102,17 @@ class Classify:
         if not read_bucket(state, "input").get("is_client"):
             profile = await call_stage_tool(state, ports, "profile")
             if profile.ends:
-                return profile.ends | set_processing(classified="question")
+                return set_end(state, "classify", profile.ends) | set_processing(classified="question")
             table = profile.output
             patch = set_processing(table=table, fault=profile.fault or None)
+            if profile.fault:
+                patch |= set_fault(state, "classify", Cause.FAILED, profile.fault)
         after = {**state, "processing": {**read_bucket(state, "processing"), "table": table}}
         result = await ask_object(
             after, ports, CLASSIFICATION_OUTPUT, [describe_table(after), *question_messages(after)]
         )
-        patch = {**patch, **result.cost, **count_up(state, "classify", result.tries)}
+        patch = merge_patches({**patch, **result.cost}, set_model_fault(state, "classify", result))
+        patch |= count_up(state, "classify", result.tries)
         kind = str((result.value or {}).get("kind", "question"))
         if kind in ("visualization", "transformation") and not table.get("columns"):
             kind = "no_data"
@@ -118,7 +129,8 @@ class Exclude:
         """Returns selector, value and scope of each exclusion. An unnamed scope means the whole."""
         result = await ask_object(state, ports, EXCLUSIONS_OUTPUT, question_messages(state))
         found = (result.value or {}).get("exclusions", [])
-        return {**result.cost, **count_up(state, "exclude", result.tries), **set_processing(exclusions=found)}
+        patch = {**result.cost, **count_up(state, "exclude", result.tries), **set_processing(exclusions=found)}
+        return patch | set_model_fault(state, "exclude", result)
 
 
 # expand_shortcut_node: a specification that the user wrote goes directly to the solver.
@@ -131,17 +143,23 @@ class ExpandShortcut:
         text = messages_of(state)[0].text
         xml = text.removeprefix(plan_of(state).words.get("shortcut", "")).strip()
         if not xml or len(text) >= PREVIEW_CHARACTERS:
-            return set_processing(fault=f"a shortcut has a specification of less than {PREVIEW_CHARACTERS} characters")
+            message = f"a shortcut has a specification of less than {PREVIEW_CHARACTERS} characters"
+            return _shortcut_fault(state, "specify", message)
         table = await call_stage_tool(state, ports, "profile")
         if table.fault or not table.output.get("table"):
-            return (table.ends or {}) | set_processing(fault=table.fault or "there is no table")
+            return _shortcut_fault(state, "classify", table.fault or "there is no table", table.ends)
         ran = await call_stage_tool(state, ports, "run", table=table.output["table"], xml="")
         if ran.fault:
-            return (ran.ends or {}) | set_processing(fault=ran.fault)
+            return _shortcut_fault(state, "run", ran.fault, ran.ends)
         checked = await call_stage_tool(state, ports, "check_specification", xml=xml, columns=ran.output.get("columns"))
         if checked.fault or not checked.output.get("ok"):
-            return (checked.ends or {}) | set_processing(fault=checked.fault or fault_lines(checked.output))
+            return _shortcut_fault(state, "specify", checked.fault or fault_lines(checked.output), checked.ends)
         return set_processing(shortcut="yes", table=table.output, run=ran.output, specification=xml)
+
+
+def _shortcut_fault(state: State, stage: str, message: str, ends: Patch | None = None) -> Patch:
+    fault = set_end(state, stage, ends) if ends else set_fault(state, stage, Cause.FAILED, message)
+    return fault | set_processing(fault=message)
 
 
 # Messages to the model in addition to the instructions of the stage: tables, faults, the user's texts. Texts from data
@@ -202,9 +220,6 @@ def _user_message(text: str) -> MessageRef:
 def questions_exhausted(state: State) -> bool:
     """Returns whether the turn has used all its questions."""
     return read_counter(state, "clarifications") >= MAX_CLARIFICATIONS
-
-
-MAX_FAULT_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
