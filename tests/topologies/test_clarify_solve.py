@@ -413,6 +413,7 @@ async def test_a_table_that_a_client_describes_wrongly_ends_the_turn_with_a_code
 async def test_a_spent_budget_ends_the_run_as_limited() -> None:
     played = await play(kind(), plan(), limits=Limits(max_tokens=USAGE.tokens))
     assert played.outcome() is Outcome.LIMITED and len(played.turn.asks) == 1
+    assert ended(played) == ("failed", "plan_limited")
 
 
 @pytest.mark.parametrize("code", ["model_timeout", "token_budget_spent"])
@@ -450,6 +451,8 @@ async def test_every_model_stays_within_the_budgets(script: list[Says], replies:
         way = PauseKind.CLARIFICATION if asked.kind is RequestKind.CLARIFICATION else PauseKind.CLIENT_RUN
         await answered(played, way, payload, state=state)
     assert played.outcome() in (Outcome.COMPLETED, Outcome.FAILED)
+    came_of, code = ended(played)
+    assert code or (came_of != "failed" and played.outcome() is Outcome.COMPLETED)
     assert processing(played).get("entries", 0) <= 3 and processing(played).get("generations", 0) <= 4
     asked_back = sum(1 for record in made.book.values() if record.kind is RequestKind.CLARIFICATION)
     assert asked_back <= 2
