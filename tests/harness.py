@@ -308,7 +308,8 @@ async def harness(
         stack.push_async_callback(valkey.close)
         http = await stack.enter_async_context(world.client())
         toolbox = Toolbox(app_agents()[1], lambda name: None, http)
-        deps = Deps(db, LiveTokens(valkey), toolbox, MessageScriptModels(model), Notifier(temporal, db))
+        clients = db, LiveTokens(valkey), toolbox, MessageScriptModels(model), Notifier(temporal, db)
+        deps = Deps(*clients, version_wait_seconds=0.5)
         yield Harness(deps, people, own_queues(), world, model, urls.owner)
 
 

@@ -107,7 +107,7 @@ class PreviewActivities:
     def _find_tool(self, approval: tool_previews.PreviewCall, card: ToolCard | None) -> PreviewTool | str:
         """Returns the tool of the pinned version, or why it has no preview here."""
         tool = self._deps.toolbox.find(approval.agent_id, approval.tool, card)
-        if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != approval.tool_version:
+        if not isinstance(tool, Tool) or tool.preview is None or not tool.card.is_version(approval.tool_version):
             return "the tool has changed since the request, or is not on this worker"
         return PreviewTool(tool.preview, tool.card)
 

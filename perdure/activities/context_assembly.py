@@ -14,9 +14,10 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop
+from perdure.activities.tool_execution import need_current_tool
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
-from perdure.contracts.errors import Problem, UpstreamUnavailable
+from perdure.contracts.errors import Problem
 from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of
 from perdure.core.calls.context_assembly import (
@@ -112,8 +113,8 @@ class AssemblyActivities:
         )
 
     async def _declared_tool(self, call: AssembleCall) -> DeclaredTool | None:
-        """Returns the declarations of the turn's version and this worker's function; None if the tool has changed
-        permanently.
+        """Returns the declarations of the turn's version and this worker's function; None if it has no such read. After
+        a deploy, running turns call the new function.
 
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have the tool.
         """
@@ -126,18 +127,14 @@ class AssemblyActivities:
         if assembly is None or config is None or card is None or card.effect is not EffectClass.READ:
             return None
         tool = self._deps.toolbox.find(call.agent_id, call.ask.tool, card)
-        if isinstance(tool, Tool) and tool.card.version == card.version:
+        if not isinstance(tool, Tool) or not tool.card.is_version(card.version):
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                await need_current_tool(self._deps, tx, call.agent_id, call.ask.tool, card.version)
+        if isinstance(tool, Tool) and tool.card.effect is EffectClass.READ:
             message_count = assembly.slice_messages if config.hears else 0
             injected_keys = frozenset(key for tool_config in assembly.registry for key in tool_config.inject_inputs)
             return DeclaredTool(
                 tool, config, message_count, assembly.tool_entry(call.ask.tool).arguments, injected_keys
-            )
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            published = await self._deps.agent_cache.read_published(tx, call.agent_id)
-        published_card = published.card(call.ask.tool) if published else None
-        if published_card is not None and published_card.version == card.version:
-            raise UpstreamUnavailable(
-                "tool_not_here", f"this worker does not have {call.ask.tool} in the required version"
             )
         return None
 

@@ -106,5 +106,8 @@ class Deps:
     """The traces of turns; None if turns are not traced."""
     embedder: Embedder | None = None
     """The embedder; None if episodes are searched by full text."""
+    version_wait_seconds: float = 60.0
+    """The time in which another worker may take a call of a tool that has another version here. After it, the approval
+    is outdated."""
     keeps_facts: bool = True
     """False if the operator disabled facts: graphs then learn that memory is unavailable."""

@@ -223,7 +223,7 @@ class ToolCheckActivities:
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have it.
         """
         tool = self._deps.toolbox.find(agent_id, name)
-        if isinstance(tool, Tool) and tool.card.version == version:
+        if isinstance(tool, Tool) and tool.card.is_version(version):
             return tool
         await need_current_tool(self._deps, tx, agent_id, name, version)
         return None

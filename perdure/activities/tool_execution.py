@@ -3,16 +3,18 @@ its outcome. The rules are in perdure/core/calls/ledger.py."""
 
 import asyncio
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from pydantic import JsonValue
+from temporalio import activity
 
 from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.guard import cancelled_by_stop
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
-from perdure.contracts.agents import ToolCard
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import CallState, EffectClass, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_EXECUTING, TOOL_RESULT
@@ -26,20 +28,22 @@ from perdure.core.approvals.validity import (
     STATUSES_WITH_REASON,
     ApprovalValidity,
     InForce,
+    Refusal,
     call_refusal,
-    lapse_reason,
+    lapse,
 )
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
-from perdure.store.approvals.assignments import cancel_outdated
+from perdure.store.approvals.reissue import cancel_outdated, reopen_outdated
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.faults import StoreFault, store_fault
 
+CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
 CODE_ERRORS: tuple[type[Exception], ...] = (
     TypeError,
@@ -53,6 +57,8 @@ CODE_ERRORS: tuple[type[Exception], ...] = (
 )
 """Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
 included: a target's answer that cannot be read may be readable the next time."""
+VERSION_RETRY_SECONDS = 2.0
+"""Time until the next attempt of a call whose version this worker does not have."""
 MAX_STATE_CHARACTERS = 8 * 1024
 """State updates beyond this are dropped, with a warning in the log."""
 MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
@@ -65,7 +71,7 @@ MAX_MESSAGE_CHARACTERS = 64 * 1024
 class ClaimedCall:
     """A call that this attempt can run."""
 
-    tool: Tool | BlockTool | McpTool
+    tool: CallableTool
     locked: tool_calls.LockedCall
     args: dict[str, JsonValue]
     epoch: int
@@ -98,20 +104,16 @@ async def claim_call(
     Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
     agent = await deps.agent_cache.read_pinned(tx, call.agent_id, call.agent_version)
-    card = agent.card(call.ask.tool)
-    locked = await _lock_or_plan(tx, call, card)
+    locked = await _lock_or_plan(tx, call, agent.card(call.ask.tool))
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="the model did not request this call"))
+    agent = await _agent_of_version(deps, tx, call, agent, locked.tool_version)
+    card = agent.card(call.ask.tool)
     block = await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
-    tool: Tool | BlockTool | McpTool | None = block or deps.toolbox.find(call.agent_id, call.ask.tool, card)
-    void_reason = call_refusal(
-        card, tool.card if tool else None, locked.tool_version, locked.approval, locked.exempt_tools
-    )
-    if tool is None and not locked.published_version:
-        void_reason = NOT_PUBLISHED
-    if void_reason is None and locked.approval is not None:
-        void_reason = lapse_reason(locked.approval, await _in_force(deps, tx, call, locked.published_version))
-    claim = claim_tool(locked.turn, locked.row, attempt, allowed=void_reason is None, now=locked.now)
+    tool: CallableTool | None = block or deps.toolbox.find(call.agent_id, call.ask.tool, card)
+    locked = locked.for_card(card)
+    refusal = await _refusal(deps, tx, call, locked, card, tool.card if tool else None)
+    claim = claim_tool(locked.turn, locked.row, attempt, allowed=refusal is None, now=locked.now)
     if claim not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if claim is Claim.REPLAY:
@@ -120,16 +122,85 @@ async def claim_call(
         return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
-    if card is not None and (tool is None or tool.card.version != card.version):
-        await need_current_tool(deps, tx, call.agent_id, card.name, card.version)
     if claim is Claim.DENIED or tool is None or card is None:
-        return await _settle_denied(tx, call, locked, void_reason)
+        return await _wait_or_deny(deps, tx, call, locked, refusal)
+    if not tool.card.is_version(locked.tool_version):
+        await need_current_tool(deps, tx, call.agent_id, card.name, locked.tool_version)
     _refuse_while_on_hold(locked)
     deadline = reservation_deadline(locked.now)
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
-    epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
+    tool = _within(tool, call.ask.timeout_seconds)
+    epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, tool.card, event)
     args = locked.approval.args if locked.approval else locked.args
     return ClaimedCall(tool, locked, args, epoch, attempt, requested_at)
+
+
+def _within(tool: CallableTool, seconds: float) -> CallableTool:
+    """Returns the tool with a time limit of at most `seconds`, which the activity has. The version of a tool does not
+    cover its own limit, so this worker's may be longer."""
+    if tool.card.timeout_seconds <= seconds:
+        return tool
+    return replace(tool, card=tool.card.model_copy(update={"timeout_seconds": seconds}))
+
+
+async def _agent_of_version(
+    deps: Deps, tx: Connection, call: ToolCall, pinned: PublishedAgent, version: str
+) -> PublishedAgent:
+    """Returns the agent whose card is that of the call: the one that the turn pinned, or, after its request was
+    reissued, the published one."""
+    card = pinned.card(call.ask.tool)
+    if card is None or card.is_version(version):
+        return pinned
+    published = await deps.agent_cache.read_published(tx, call.agent_id)
+    new_card = published.card(call.ask.tool) if published else None
+    return published if published and new_card and new_card.is_version(version) else pinned
+
+
+async def _refusal(
+    deps: Deps,
+    tx: Connection,
+    call: ToolCall,
+    locked: tool_calls.LockedCall,
+    card: ToolCard | None,
+    worker_card: ToolCard | None,
+) -> Refusal | None:
+    """Returns why the call must not run as it is, or None."""
+    refusal = call_refusal(card, worker_card, locked.tool_version, locked.approval, locked.exempt_tools, locked.args)
+    if worker_card is None and not locked.published_version:
+        return Refusal(NOT_PUBLISHED, by_policy=True)
+    if refusal is not None or locked.approval is None:
+        return refusal
+    return lapse(locked.approval, await _in_force(deps, tx, call, locked.published_version))
+
+
+async def _wait_or_deny(
+    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, refusal: Refusal | None
+) -> ToolOutcome:
+    """Ends an attempt that must not run the call. A call whose approval is outdated or was reissued waits for its
+    reviewers again.
+
+    Raises: UpstreamUnavailable `tool_not_here` while another worker may have the tool in the call's version.
+    """
+    approval = locked.approval
+    if approval is not None and approval.kind == RequestKind.APPROVAL and approval.status == "pending":
+        return _not_run(call, None)
+    if refusal is not None and refusal.by_version:
+        await need_current_tool(deps, tx, call.agent_id, call.ask.tool, locked.tool_version)
+        if _waited_seconds(locked) < deps.version_wait_seconds:
+            raise _tool_not_here(call.ask.tool, retry_after_seconds=VERSION_RETRY_SECONDS)
+    if refusal is not None and approval is not None and refusal.outdates(approval):
+        await reopen_outdated(tx, call.address, call.ask, approval.approval_id, refusal.reason)
+        return _not_run(call, None)
+    return await _settle_denied(tx, call, locked, refusal.reason if refusal else None)
+
+
+def _waited_seconds(locked: tool_calls.LockedCall) -> float:
+    """Returns for how long the call could have started, in seconds: since the activity was scheduled, or since the end
+    of its hold."""
+    since = activity.info().scheduled_time
+    if locked.approval is not None and locked.approval.ready_at is not None:
+        since = max(since, locked.approval.ready_at)
+    return (locked.now - since).total_seconds()
 
 
 def _refuse_while_on_hold(locked: tool_calls.LockedCall) -> None:
@@ -142,10 +213,10 @@ def _refuse_while_on_hold(locked: tool_calls.LockedCall) -> None:
 
 async def _lock_or_plan(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.LockedCall | None:
     """Locks the call's row. A call that the graph itself makes and that needs no approval is planned here."""
-    locked = await tool_calls.lock(tx, call, card)
+    locked = await tool_calls.lock(tx, call)
     if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
         await tool_calls.plan(tx, call, card)
-        locked = await tool_calls.lock(tx, call, card)
+        locked = await tool_calls.lock(tx, call)
     return locked
 
 
@@ -178,7 +249,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
         return None
     agent = await deps.agent_cache.read_pinned(tx, call.agent_id, version)
     card = agent.card(call.ask.tool)
-    return InForce(agent.definition.approvals.digest, card.version if card else "")
+    return InForce(agent.definition.approvals.digest, card.versions if card else ())
 
 
 async def _void_given_approval(
@@ -201,8 +272,13 @@ async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str
     """
     agent = await deps.agent_cache.read_published(tx, agent_id)
     published = agent.card(name) if agent is not None else None
-    if published is not None and published.version == version:
-        raise UpstreamUnavailable("tool_not_here", f"this worker does not have {name} in the required version")
+    if published is not None and published.is_version(version):
+        raise _tool_not_here(name)
+
+
+def _tool_not_here(name: str, *, retry_after_seconds: float | None = None) -> UpstreamUnavailable:
+    message = f"this worker does not have {name} in the required version"
+    return UpstreamUnavailable("tool_not_here", message, retry_after_seconds=retry_after_seconds)
 
 
 async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
@@ -216,7 +292,7 @@ async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.Loc
     return outcome
 
 
-def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
+def _not_run(call: ToolCall, problem: Problem | None) -> ToolOutcome:
     return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)
 
 

@@ -233,6 +233,10 @@ class ReleaseBody(Body):
     """Ends the caller's claim of an approval. It has no fields."""
 
 
+class ReissueBody(Body):
+    """Makes an outdated approval again for the new version of its tool. It has no fields."""
+
+
 class ReassignBody(Body):
     """Assigns an approval to another reviewer."""
 

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,11 +40,13 @@ from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
 from perdure.contracts.skills import DataTable
 from perdure.contracts.values import sha256_hex
+from perdure.core.approvals.validity import OUTDATED_BY_VERSION
 from perdure.core.audit import Keyring
 from perdure.core.faults import file_fault, header_fault, named_texts
 from perdure.core.identity import SIGNED_PREFIX
 from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
 from perdure.store import agents as content
+from perdure.store.approvals.reissue import outdated_tools
 from perdure.store.audit import seal, signers_of
 from perdure.store.database import Connection, Database, reach_postgres
 from perdure.store.identity import registration, users
@@ -304,6 +307,7 @@ async def _publish(owner: Database, registry: AppRegistry, settings: Settings, m
     core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
     async with owner.transaction(content.SHARED) as tx:
         listed = await content.list_agents(tx)
+    outdated_before = await _outdated_tools(owner)
     published_before = [agent for _, agent in listed]
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
     async with _contact_report(settings) as report:
@@ -326,8 +330,21 @@ async def _publish(owner: Database, registry: AppRegistry, settings: Settings, m
     async with owner.transaction(content.SHARED) as tx:
         await users.ensure_tenant(tx, content.SHARED)
         await content.publish_agent(tx, published, tables)
+    _write_lines(_outdated_lines(outdated_before, await _outdated_tools(owner)), (), settings)
     skipped += _withdrawn_lines(listed, registry)
     return tuple(skipped)
+
+
+async def _outdated_tools(owner: Database) -> dict[str, str]:
+    by_tenant = await _in_each_tenant(owner, lambda tx, _: outdated_tools(tx))
+    return {approval_id: tool for outdated in by_tenant.values() for approval_id, tool in outdated.items()}
+
+
+def _outdated_lines(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Returns a line with the number of open approvals that this publication makes outdated; empty without any."""
+    counts = Counter(tool for approval_id, tool in after.items() if approval_id not in before)
+    tools = ", ".join(f"{tool} ({count})" for tool, count in sorted(counts.items()))
+    return [f"warning: {OUTDATED_BY_VERSION.format(count=counts.total(), tools=tools)}"] if counts else []
 
 
 def _write_lines(lines: Iterable[str], skipped: Collection[str], settings: Settings) -> None:

@@ -21,9 +21,11 @@ from perdure.contracts.values import digest_of
 from perdure.core.agents.plans import MAX_PLAN_BYTES, plan_bytes
 from perdure.core.agents.rules import PLATFORM_RULES
 from perdure.core.agents.tool_rules import unavailable_sentences, unsent_sentences, unsent_tools
+from perdure.core.agents.tool_versions import with_version, without_words
 from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.graph.registry import loads_toolsets
+from perdure.sdk.source_text import code_text
 
 MAX_LISTED = 5
 """Maximum number of an app's mistakes that are shown; `perdure skills check` shows all."""
@@ -176,7 +178,7 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
     """Returns the card with which a model is offered a block. Its version covers the block's code and its data."""
     effect = EffectClass(block.effect)
     table_digests = {name: tables[name] for name in block.needs}
-    return ToolCard(
+    card = ToolCard(
         name=block.name,
         description=block.description,
         parameters=block.input,
@@ -184,8 +186,11 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
         needs_approval=tool_needs_approval(effect, None),
         capability=block.capability,
         risk=block.risk or ("low" if effect is EffectClass.READ else "medium"),
-        version=digest_of({"block": block.model_dump(mode="json"), "tables": table_digests}),
+        version="",
     )
+    first = digest_of({"block": block.model_dump(mode="json"), "tables": table_digests})
+    own = {"output": without_words(block.output), "tables": table_digests}
+    return with_version(card, parameters=block.input, code={block.name: code_text(block.source)}, own=own, first=first)
 
 
 def _cards_named(name: str, cards: Sequence[ToolCard], prefix: str) -> list[ToolCard]:

@@ -38,6 +38,7 @@ app.command("status")(status.status)
 app.command("chat")(chat.chat)
 app.command("link")(stack.link)
 app.command("init")(apps.init)
+app.command("check")(apps.check)
 identity.app.command("erase")(identity.erase)
 for command in (identity.team, identity.register, identity.invite, identity.close, identity.reopen):
     identity.app.command(command.__name__)(command)

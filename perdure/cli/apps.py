@@ -1,7 +1,8 @@
-"""`perdure skills`, `perdure mcp` and `perdure init`: checks an app folder and creates one. No stack has to run."""
+"""`perdure check`, `skills`, `mcp` and `init`: checks an app folder and creates one. No stack has to run."""
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -13,11 +14,14 @@ import typer
 from perdure.apps import App, AppProblem, has_mistakes
 from perdure.apps.mcp import Difference, difference, lock_path, read_lock, write_lock
 from perdure.apps.scaffold import scaffold
-from perdure.cli.connection import command
-from perdure.cli.terminal import OTHER, USAGE, AsJson, fail, say, say_json
+from perdure.cli.connection import Role, command, connect, has_server
+from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
 from perdure.contracts.errors import CallerError
 from perdure.contracts.mcp import McpServerListing
+from perdure.core.approvals.validity import OUTDATED_BY_VERSION
 from perdure.core.text import escape_terminal
+
+_PAGE_ITEMS = 200
 
 skills_app = typer.Typer(help="Check the skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -41,6 +45,72 @@ def check_skills(
     worker does. If a sandbox is available, also checks the types of code blocks and runs their examples. Tools that an
     agent's model is not sent are warnings. Exit code 1 if there is a mistake; warnings do not count.
     """
+    apps, problems, unchecked = _load_checked(folder)
+    if as_json:
+        say_json(_check_json(apps, problems, unchecked))
+    else:
+        _print_check(apps, problems, unchecked)
+    if has_mistakes(problems):
+        raise typer.Exit(OTHER)
+
+
+def check(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", show_default=False, help="An app folder; if omitted, the built-in examples."),
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Check an app folder before it is published.
+
+    Reports what `perdure skills check` does. If a stack runs, also counts its open approvals that the folder's versions
+    of the tools make outdated. Exit code 1 if there is a mistake; outdated approvals do not count.
+    """
+    apps, problems, unchecked = _load_checked(folder)
+    outdated = _outdated_by(apps, as_name) if has_server() else None
+    if as_json:
+        say_json(_check_json(apps, problems, unchecked) | {"outdated": outdated})
+    else:
+        _print_check(apps, problems, unchecked)
+        tools = ", ".join(f"{tool} ({count})" for tool, count in sorted((outdated or {}).items()))
+        if outdated is None:
+            say("Open approvals were not compared, because no stack of this folder runs and PERDURE_URL is not set.")
+        elif tools:
+            say(OUTDATED_BY_VERSION.format(count=outdated.total(), tools=tools))
+        else:
+            say("No open approval becomes outdated.")
+    if has_mistakes(problems):
+        raise typer.Exit(OTHER)
+
+
+def _outdated_by(apps: Sequence[App], as_name: str | None) -> Counter[str]:
+    """Returns how many open approvals the tools of these apps make outdated, by tool."""
+    versions = {
+        (agent.id, tool.card.name): tool.card.versions
+        for app in apps
+        for agent in app.agents
+        for tool in app.tools.values()
+    }
+    outdated: Counter[str] = Counter()
+    with connect(Role.REVIEWER, as_name) as client:
+        for status in ("pending", "approved", "edited"):
+            cursor: str | None = None
+            while True:
+                page = client.approvals.list(status=status, brief=True, limit=_PAGE_ITEMS, cursor=cursor)
+                outdated.update(
+                    each.tool
+                    for each in page.items
+                    if each.tool_version not in versions.get((each.agent, each.tool), (each.tool_version,))
+                )
+                cursor = page.next
+                if cursor is None:
+                    break
+    return outdated
+
+
+def _load_checked(folder: Path | None) -> tuple[Sequence[App], list[AppProblem], str]:
+    """Returns the apps of a folder or the examples, their problems, and why code blocks were not checked."""
     if folder is not None and not folder.is_dir():
         raise fail(f"{folder} is not a folder", USAGE)
     if folder is not None and (folder / "SKILL.md").is_file():
@@ -58,15 +128,13 @@ def check_skills(
         else load_one_app(folder, sandbox, examples=True, expires_seconds=seconds)
     )
     loaded = asyncio.run(loading)
-    apps = loaded.apps
-    problems = [problem for app in apps for problem in (*app.problems, *unsent_tool_warnings(app))]
-    if as_json:
-        skills = [_skills_json(app) for app in apps]
-        say_json({"apps": skills, "problems": [*map(_problem_json, problems)], "unchecked": loaded.unchecked})
-    else:
-        _print_check(apps, problems, loaded.unchecked)
-    if has_mistakes(problems):
-        raise typer.Exit(OTHER)
+    problems = [problem for app in loaded.apps for problem in (*app.problems, *unsent_tool_warnings(app))]
+    return loaded.apps, problems, loaded.unchecked
+
+
+def _check_json(apps: Sequence[App], problems: list[AppProblem], unchecked: str) -> dict[str, object]:
+    skills = [_skills_json(app) for app in apps]
+    return {"apps": skills, "problems": [*map(_problem_json, problems)], "unchecked": unchecked}
 
 
 def _print_check(apps: Sequence[App], problems: list[AppProblem], unchecked: str) -> None:

@@ -213,7 +213,7 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
     except ApiError:
         pass  # this user cannot read approvals; the command below is still valid
     else:
-        if approval.status != "pending":
+        if not approval.is_open:
             return  # replayed: the decision follows
         for line in pretty_json(approval.result if approval.kind == "checkpoint" else approval.args).splitlines():
             live.line(f"      {line}")

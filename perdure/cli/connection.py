@@ -101,6 +101,12 @@ def connect_to_register(*, as_local_admin: bool) -> Client:
     return Client(url, token, patience_seconds=RETRY_SECONDS)
 
 
+def has_server() -> bool:
+    """Returns whether a server is known: by PERDURE_URL, or because a stack of the data folder runs."""
+    environment = Environment.read()
+    return environment.url is not None or environment.run is not None
+
+
 def _api_url(environment: Environment) -> str:
     if environment.url is not None and not _is_valid_url(environment.url):
         shown = without_userinfo(environment.url)

@@ -121,6 +121,12 @@ def release(approval_id: str, *, idempotency_key: str = "") -> Call[Approval]:
     return _post(approval_id, "release", {}, idempotency_key)
 
 
+def reissue(approval_id: str, *, idempotency_key: str = "") -> Call[Approval]:
+    """Makes an outdated request again for the new version of its tool, with the same arguments. It keeps its id, has a
+    new digest and no votes."""
+    return _post(approval_id, "reissue", {}, idempotency_key)
+
+
 def reassign(approval_id: str, to: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
     """Assigns the approval to the user `to`, an allowed reviewer of it."""
     return _post(approval_id, "reassign", {"to": to, "comment": comment or None}, idempotency_key)

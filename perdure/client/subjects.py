@@ -66,6 +66,7 @@ class Approvals(Subject[C]):
     claim = Method(approvals.claim)
     release = Method(approvals.release)
     reassign = Method(approvals.reassign)
+    reissue = Method(approvals.reissue)
     escalate = Method(approvals.escalate)
     ageing = Method(approvals.ageing)
     audit = Method(approvals.list_audit)

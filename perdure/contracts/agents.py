@@ -22,6 +22,10 @@ SCRIPTED: Final = "scripted"
 """The model that needs no key: it plays the agent's script."""
 
 
+def _is_first_rule(rule: int) -> bool:
+    return rule == 1
+
+
 class ToolCard(Frozen):
     """The engine's knowledge of a tool. Made from the decorated function and published with its agent."""
 
@@ -56,7 +60,22 @@ class ToolCard(Frozen):
     max_answer_bytes: int | None = Field(default=None, gt=0, le=MAX_ANSWER_BYTES, exclude_if=is_empty)
     """The largest HTTP answer that the tool reads, in bytes. None: the operator's setting (PERDURE_ANSWER_BYTES)."""
     version: str
-    """Digest of the card and of the author's own version. An approval is valid for one version."""
+    """The version of the tool, by `version_rule`. An approval is valid for one version."""
+    version_rule: int = Field(default=1, exclude_if=_is_first_rule)
+    """The rule by which `version` was made (docs/adr/0037). Cards from before rule 2 do not name one."""
+    version_1: str = Field(default="", exclude_if=is_empty)
+    """The version by rule 1, so that cards and approvals from before rule 2 stay valid. Empty if `version` is that."""
+    code: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    """Digests of the code that `version` covers, by place, such as `tools.invoices.pay`."""
+
+    @property
+    def versions(self) -> frozenset[str]:
+        """The version by each rule."""
+        return frozenset((self.version, self.version_1)) if self.version_1 else frozenset((self.version,))
+
+    def is_version(self, version: str) -> bool:
+        """Returns whether `version` names this tool as it is, by any rule."""
+        return version in self.versions
 
 
 class DayLimits(Frozen):

@@ -14,7 +14,7 @@ fault of the schema.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,6 +179,24 @@ def schemas_within(schema: Mapping[str, Any]) -> Iterator[tuple[_Place, Any]]:
             yield from (((keyword, name), each) for name, each in value.items())
         elif keyword not in VALUE_KEYWORDS:
             yield (keyword,), value
+
+
+def without_keywords(part: Any, keywords: Collection[str]) -> Any:
+    """Returns a schema without these keywords, at any depth, as far as their values are texts. A property of such a
+    name stays, as does all data in `enum`, `const`, `default` and `examples`."""
+    if isinstance(part, list):
+        return [without_keywords(each, keywords) for each in part]
+    if not isinstance(part, Mapping):
+        return part
+    reduced: dict[str, Any] = {}
+    for keyword, value in part.items():
+        if keyword in keywords and isinstance(value, str):
+            continue
+        if keyword in BY_NAME and isinstance(value, Mapping):
+            reduced[keyword] = {name: without_keywords(each, keywords) for name, each in value.items()}
+        else:
+            reduced[keyword] = value if keyword in VALUE_KEYWORDS else without_keywords(value, keywords)
+    return reduced
 
 
 def _invalid_patterns(part: object, place: _Place) -> Iterator[tuple[_Place, str]]:

@@ -88,6 +88,8 @@ class Approval(Answer):
     status: str
     tool: str
     """Empty for a checkpoint on an answer."""
+    tool_version: str = ""
+    """The version of the tool that the request was made for."""
     kind: str = "approval"
     """`approval` of a call, or a `checkpoint` on the result of one."""
     turn_id: str = ""
@@ -145,7 +147,11 @@ class Approval(Answer):
     reject_reasons: list[str] = []
     """Reasons that the policy offers."""
     outdated: str | None = None
-    """The change since the request was opened that prevents its call. A new request creates another approval."""
+    """The change since the request was opened that prevents its call; `status` is then `outdated`. The request can be
+    rejected, or reissued for the new version."""
+    changes: dict[str, Any] | None = None
+    """The changes of the tool's new version: each field with `before` and `after`, and `code` with the changed places.
+    Only for a single approval that is outdated or was reissued."""
     allowed_decisions: list[str] = []
     """The decisions that the caller can make."""
     decision: dict[str, Any] | None = None
@@ -156,6 +162,11 @@ class Approval(Answer):
     history: list[dict[str, Any]] = []
     """The entries of the history. Only for a single approval."""
     links: dict[str, str] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """True if the request has no decision yet."""
+        return self.status == "pending" or (self.status == "outdated" and self.decided_at is None)
 
     @property
     def approving(self) -> int:

@@ -21,12 +21,14 @@ from pydantic import JsonValue, ValidationError
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
+from perdure.core.agents.tool_versions import with_version
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.core.calls.description import BadTemplate, names_in
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import FilesForCoroutines, ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.sdk.parameters import Parameters, ToolDefinitionError
+from perdure.sdk.source import code_of
 from perdure.sdk.threads import run_in_thread
 
 __all__ = [
@@ -202,7 +204,7 @@ def tool(
     describe: str = "",
     preview: PreviewFunction | None = None,
     max_answer_bytes: int | None = None,
-    version: str = "1",
+    version: str | None = None,
 ) -> Callable[[Callable[..., object]], Tool]:
     """Makes a tool from a function, whose docstring is the description for the model.
 
@@ -212,7 +214,9 @@ def tool(
     - preview: an async function with some or all of the same arguments. It reads the target and changes nothing.
     - key_ttl_seconds: for `keyed` only, and required there: how long the target remembers an idempotency key.
     - max_answer_bytes: the largest HTTP response that is read; None uses the operator's setting, by default 10 MiB.
-    - version: change it when the function's behavior changes; open approvals of the old version are then outdated.
+    - version: replaces the code in the tool's version: change it when the function's behavior changes; open approvals
+      of the old version are then outdated. Without it, the version covers the code that the function reaches
+      (perdure/sdk/source.py).
 
     Raises: ToolDefinitionError.
     """
@@ -242,7 +246,7 @@ class _ToolOptions:
     describe: str
     preview: PreviewFunction | None
     max_answer_bytes: int | None
-    version: str
+    version: str | None
 
     def make(self, function: Callable[..., object]) -> Tool:
         """Returns the tool of a function, whose docstring is the description for the model.
@@ -273,14 +277,25 @@ class _ToolOptions:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        digested = {**unversioned.model_dump(mode="json"), "version": self.version}
-        digested["parameters"] = parameters.versioned_schema
-        if parameters.own_defaults:  # without any, the version is that of before they were covered
-            digested["own_defaults"] = dict(parameters.own_defaults)
-        digest = digest_of(digested)
-        # Whether its types check more does not change the tool: approvals from before this was known stay valid.
-        card = unversioned.model_copy(update={"version": digest, "checks": parameters.checks_more})
+        card = self._versioned(unversioned, function, parameters)
         return Tool(card, function, parameters, preview)
+
+    def _versioned(self, card: ToolCard, function: Callable[..., object], parameters: Parameters) -> ToolCard:
+        """Returns the card with its versions. Whether its types check more does not change the tool: approvals from
+        before this was known stay valid."""
+        of_rule_1 = {**card.model_dump(mode="json"), "version": self.version or "1"}
+        of_rule_1["parameters"] = parameters.versioned_schema
+        if parameters.own_defaults:  # without any, the version is that of before they were covered
+            of_rule_1["own_defaults"] = dict(parameters.own_defaults)
+        own: dict[str, Any] = {"own_defaults": dict(parameters.own_defaults)}
+        code: dict[str, str] = {}
+        if self.version is None:
+            code = dict(code_of(function, *filter(None, (self.preview,))).parts)
+        else:
+            own["version"] = self.version
+        card = card.model_copy(update={"checks": parameters.checks_more})
+        schema, first = parameters.versioned_schema, digest_of(of_rule_1)
+        return with_version(card, parameters=schema, code=code, own=own, first=first)
 
     def _check(self, name: str, effect_class: EffectClass) -> None:
         if self.risk not in _RISKS:

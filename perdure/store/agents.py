@@ -10,7 +10,7 @@ from typing import NamedTuple
 import asyncpg
 from pydantic import JsonValue
 
-from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.skills import DataTable, Rule
 from perdure.contracts.values import sha256_hex
@@ -75,15 +75,15 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
 
     Raises: CallerError 404 `agent_not_found`.
     """
-    row = await tx.fetchrow(f"{_CURRENT_VERSION} WHERE a.agent_id = $1", agent_id)
-    if row is None:
+    agent = await published_agent(tx, agent_id)
+    if agent is None:
         raise CallerError(
             "agent_not_found",
             "no agent of this name is published; see GET /v1/agents",
             {"agent": agent_id[:80]},
             status=404,
         )
-    return _stored(row["body"])
+    return agent
 
 
 async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
@@ -95,6 +95,24 @@ async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
 async def agent_ids(tx: Connection) -> list[str]:
     """Returns the ids of the published agents, sorted."""
     return [row["agent_id"] for row in await tx.fetch("SELECT agent_id FROM agents ORDER BY agent_id")]
+
+
+_CARD_OF_VERSION = """
+SELECT card FROM agent_versions v, jsonb_array_elements(v.body->'cards') card
+WHERE v.agent_id = $1 AND card->>'name' = $2 AND $3 IN (card->>'version', card->>'version_1') LIMIT 1
+"""
+
+
+async def card_of_version(tx: Connection, agent_id: str, tool: str, version: str) -> ToolCard | None:
+    """Returns the card of a tool in this version, from all stored versions of its agent, or None."""
+    stored = await tx.fetchval(_CARD_OF_VERSION, agent_id, tool, version)
+    return ToolCard.model_validate(stored, extra="ignore") if stored is not None else None
+
+
+async def published_agent(tx: Connection, agent_id: str) -> PublishedAgent | None:
+    """Returns the current version, which a new turn would use, or None if the agent is not published."""
+    row = await tx.fetchrow(f"{_CURRENT_VERSION} WHERE a.agent_id = $1", agent_id)
+    return _stored(row["body"]) if row is not None else None
 
 
 def _stored(body: object) -> PublishedAgent:

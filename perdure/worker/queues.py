@@ -190,6 +190,7 @@ async def _deps(
         sandbox=sandbox,
         stops=stops,
         memory=settings.memory(),
+        version_wait_seconds=settings.tool_version_wait,
         keeps_facts=settings.facts,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
     )

@@ -109,6 +109,7 @@ TABLE: dict[str, Row] = {
     "GET /v1/approvals/{approval_id}": Row(SEES),
     "POST /v1/approvals/{approval_id}/decision": Row(DECIDES, _decision, objects="decided"),
     "POST /v1/approvals/{approval_id}/withdraw": Row(frozenset({OWNER, ADMIN}), body(), objects="spare", passes=_DONE),
+    "POST /v1/approvals/{approval_id}/reissue": Row(DECIDES | {OWNER}, body(), passes=_DONE),
     "POST /v1/approvals/{approval_id}/claim": Row(DECIDES, body()),
     "POST /v1/approvals/{approval_id}/release": Row(TENANT, body(), passes=_DONE),
     "POST /v1/approvals/{approval_id}/reassign": Row(TENANT, body(to="reviewer"), passes=_DONE),

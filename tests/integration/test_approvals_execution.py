@@ -15,6 +15,7 @@ from perdure.activities.approvals import MAX_PREVIEW_CHARACTERS, ApprovalActivit
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import PreviewRequest, VerdictsRequest
+from perdure.contracts.agents import ToolCard
 from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.calls import CallState, ToolCall
 from perdure.contracts.errors import CallerError
@@ -24,16 +25,19 @@ from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.core.turns import Caps
-from perdure.sdk.tools import Preview, ToolContext, ToolPreview
+from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import Decided
+from perdure.store.approvals.reissue import reissue_outdated
 from perdure.store.calls.effects import settle_by_person
+from perdure.store.database import new_id
 from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, withdraw_agent
 from tests.integration.conftest import in_transaction
 from tests.integration.policies import Policies
 from tests.integration.test_approvals_votes import TOMORROW
 from tests.scale import sized
+from tests.served_turns import refused
 
 V = VerdictState
 
@@ -81,23 +85,85 @@ async def test_an_edit_to_no_arguments_at_all_runs_with_the_defaults(harness: Ha
 
 
 async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> None:
-    address, request = await harness.request_approval()
-    await harness.decide(request.request_id, comment="fine by me, go ahead")
+    address, request = await harness.request_approval(amount=7)
+    approval, reviewer = request.request_id, decider_of(harness, "reviewer")
+    await harness.decide(approval, Decision.EDIT, args={"amount": 9})
+    with refused("not_outdated"):
+        await in_transaction(harness.db, reissue_outdated, approval, reviewer)
     call = await harness.tool_call(address, "t1.0")
     tools = dict(harness.deps.toolbox._tools)
     tool = tools["desk", "pay"]
-    newer = replace(tool, card=tool.card.model_copy(update={"version": digest_of("newer")}))
+    newer = replace(tool, card=changed(tool, risk="low"))
+    patient = replace(harness.deps, version_wait_seconds=1e12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
         await is_elsewhere(harness, call)  # during a deployment another worker has the right one
         await harness.republished(("desk", "pay"), newer)
         try:
-            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
+            await is_elsewhere(replace(harness, deps=patient), call)  # one of before may still run
+            for attempt in (2, 3):
+                outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
+                assert (outcome.state, outcome.problem, paid(harness, address)) == (CallState.PLANNED, None, 0)
+            shown: dict[str, Any] = await in_transaction(harness.db, views.get_approval, approval, None)
+            assert (shown["status"], shown["decision"], shown["args"]["amount"]) == ("outdated", None, 9)
+            assert shown["changes"] == {"risk": {"before": "high", "after": "low"}}
+            with refused("approval_outdated"):
+                await harness.decide(approval, digest=shown["digest"])
+            with refused("role_required"):
+                await in_transaction(harness.db, reissue_outdated, approval, decider_of(harness, "admin", new_id()))
+            await in_transaction(harness.db, reissue_outdated, approval, reviewer)
+            again = await in_transaction(harness.db, views.get_approval, approval, None)
+            assert (again["status"], again["risk"], again["votes"]) == ("pending", "low", [])
+            assert again["digest"] != shown["digest"] and again["changes"] == shown["changes"]
+            await harness.decide(approval, digest=again["digest"])
+            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=4)
         finally:
             await harness.republished(("desk", "pay"), tool)
-    assert (outcome.state, paid(harness, address)) == (CallState.DENIED, 0)
-    assert outcome.message is not None and "go ahead" not in outcome.message.text, "that is not why it does not run"
-    assert (await harness.approval_row(address))["status"] == "cancelled"
+    assert (outcome.state, paid(harness, address)) == (CallState.DONE, 1)
+    assert outcome.message is not None and '"amount":9' in outcome.message.text
+    assert (await harness.call_row(address))["tool_version"] == newer.card.version
+
+
+def decider_of(harness: Harness, name: str, user_id: str = "") -> Decider:
+    person = harness.people[name]
+    return Decider(user_id or person.user_id, person.roles, name)
+
+
+def changed(tool: Tool, **update: Any) -> ToolCard:
+    return tool.card.model_copy(update={"version": digest_of([tool.card.version, update]), "version_1": "", **update})
+
+
+@pytest.mark.parametrize(("parameters", "state"), [({}, CallState.DONE), ({"required": ["year"]}, CallState.DENIED)])
+async def test_a_read_without_an_approval_runs_in_the_version_of_a_deploy(
+    harness: Harness, parameters: dict[str, Any], state: CallState
+) -> None:
+    address = await harness.plan(("look", {"mode": ""}))
+    call = await harness.tool_call(address, "t1.0")
+    tools = dict(harness.deps.toolbox._tools)
+    tool = tools["desk", "look"]
+    newer = replace(tool, card=changed(tool, parameters={**tool.card.parameters, **parameters}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "look"): newer})
+        await is_elsewhere(harness, call)
+        await harness.republished(("desk", "look"), newer)
+        try:
+            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
+        finally:
+            await harness.republished(("desk", "look"), tool)
+    assert outcome.state is state, outcome.message
+    version = (newer if state is CallState.DONE else tool).card.version
+    assert (await harness.call_row(address))["tool_version"] == version
+
+
+async def test_an_approval_of_before_rule_2_stays_valid(harness: Harness) -> None:
+    address, request = await harness.request_approval()
+    first = harness.deps.toolbox._tools["desk", "pay"].card.version_1
+    await harness.write("UPDATE tool_calls SET tool_version = $2 WHERE turn_id = $1", address.turn_id, first)
+    await harness.write("DELETE FROM approvals WHERE id = $1", request.request_id)
+    (request,) = await harness.open(address, "t1.0")
+    assert (await harness.approval_row(address))["tool_version"] == first
+    await harness.decide(request.request_id)
+    assert (await harness.run_tool(address)).state is CallState.DONE
 
 
 async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
@@ -106,7 +172,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
     assert elsewhere.value.type == "tool_not_here" and not elsewhere.value.non_retryable
 
 
-async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval_void(harness: Harness) -> None:
+async def test_a_call_of_an_agent_no_longer_published_waits_for_it(harness: Harness) -> None:
     """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
     address, request = await harness.request_approval()
     await harness.decide(request.request_id)
@@ -117,10 +183,13 @@ async def test_a_call_of_an_agent_no_longer_published_is_denied_and_its_approval
         await withdraw_agent(harness.owner_url, "desk")
         try:
             outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
+            with refused("cannot_reissue"):
+                await in_transaction(harness.db, reissue_outdated, request.request_id, decider_of(harness, "reviewer"))
         finally:
             await publish_app(harness.owner_url)
-    assert (outcome.state, paid(harness, address)) == (CallState.DENIED, 0)
-    assert (await harness.approval_row(address))["status"] == "cancelled"
+    assert (outcome.state, outcome.problem, paid(harness, address)) == (CallState.PLANNED, None, 0)
+    await harness.decide(request.request_id)
+    assert (await harness.run_tool(address, attempt=3)).state is CallState.DONE
 
 
 async def test_opening_the_same_requests_again_adds_no_records(harness: Harness) -> None:

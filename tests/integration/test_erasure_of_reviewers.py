@@ -100,7 +100,7 @@ async def voided(policies: Policies) -> None:
     await harness.decide(request.request_id, by=NAME, comment=SAID)
     old = await harness.version("plain")
     await policies.republish({"named": POLICY, "plain": {"quorum": 2}})
-    assert await ran(policies, address, "t1.0", "plain", old) == "denied"
+    assert await ran(policies, address, "t1.0", "plain", old) == "planned"
     await policies.republish({"named": POLICY})
     await harness.finish(address)
 

@@ -391,9 +391,14 @@ class Model:
             self._came_to(call, "outcome_unknown")
             return "is outcome_unknown"
         if call.status in GIVEN:
-            call.status = "cancelled"
             call.version += 1
             call.trail["approval.voided"] += 1
+            call.status = "pending" if call.intact else "cancelled"
+            if call.intact:  # its policy has changed: it is asked again
+                call.votes, call.deciders, call.ready, call.claim = [], set(), None, ("", 0, 0)
+                call.expires = self.now + call.policy.expires_seconds
+        if call.status == "pending":
+            return "is planned"
         call.ledger = "denied"
         return "is denied"
 

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,10 +21,11 @@ from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.ids import approval_id, effect_key
 from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.deadlines import MARGIN
-from perdure.core.approvals.decisions import Decision
+from perdure.core.approvals.decisions import Decider, Decision
 from perdure.local import DataParts
 from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool, ToolUnavailable
+from perdure.store.approvals.reissue import reissue_outdated
 from perdure.store.approvals.verdicts import read_verdicts
 from tests.conftest import Urls
 from tests.doubles.message_script import Line
@@ -66,6 +68,30 @@ async def test_a_decision_reaches_the_target_and_the_model(
     assert last["role"] == role and told in last["content"]
     roles = [said for said, _ in await served.transcript(address)]
     assert roles == (["assistant", "tool", "assistant"] if effects else ["assistant"])
+
+
+async def test_an_approved_call_of_a_changed_tool_waits_until_it_is_reissued(served: Served) -> None:
+    harness = served.harness
+    address = await served.paused(Line("asking", [PAY, ("look", {})]), DONE)
+    request, tools = approval_id(address.turn_id, "t1.0"), dict(harness.deps.toolbox._tools)
+    tool = tools["desk", "pay"]
+    newer = replace(tool, card=tool.card.model_copy(update={"version": "newer", "version_1": ""}))
+    person = harness.people["reviewer"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
+        await served.decide(address)
+        await served.fails_once(address)
+        await harness.republished(("desk", "pay"), newer)
+        try:
+            await served.waits_for(address, request)
+            assert (await served.row(address))["status"] == PAUSED.value and served.effects(address, "/pay") == 0
+            async with harness.db.transaction(person.tenant_id) as tx:
+                await reissue_outdated(tx, request, Decider(person.user_id, person.roles))
+            await served.decide(address)
+            await served.until(address, TurnStatus.COMPLETED)
+        finally:
+            await harness.republished(("desk", "pay"), tool)
+    assert served.effects(address, "/pay") == 1 and await served.states(address) == {"t1.0": "done", "t1.1": "done"}
 
 
 async def test_nobody_is_asked_about_a_call_that_the_types_of_its_tool_refuse(served: Served) -> None:

@@ -19,6 +19,7 @@ from perdure.contracts.memory import (
 )
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
+from perdure.core.agents.tool_versions import with_version
 from perdure.core.memory.documents import CONVERSATION_NOTE, DOCUMENT_TYPES, POLICY_CODES, Edit, Writer
 from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, Resolution, remember_entity, resolve_entity
 from perdure.core.text import preview
@@ -47,7 +48,7 @@ MAX_LISTED = 50
 MAX_READ_CHARACTERS = 16_000
 
 
-@tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD, FAILED_RESOLVES))
+@tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD, FAILED_RESOLVES), version="1")
 async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
     """Find an entity by its name or an alias. Answers with the one match, or with candidates to ask about."""
     found = await entities.find_entities(_transaction(context), name)
@@ -71,7 +72,7 @@ async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
     )
 
 
-@tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD,))
+@tool(effect="local", approval=False, wants_state=(RECENT_ENTITIES_FIELD,), version="1")
 async def context_assemble(
     context: ToolContext, entity_id: Annotated[str, Field(pattern="^[0-9a-f-]{36}$")]
 ) -> ToolResult:
@@ -87,7 +88,7 @@ async def context_assemble(
     )
 
 
-@tool(effect="local", capability="create_entity", risk="medium", wants_state=(RECENT_ENTITIES_FIELD,))
+@tool(effect="local", capability="create_entity", risk="medium", wants_state=(RECENT_ENTITIES_FIELD,), version="1")
 async def create_entity(
     context: ToolContext,
     kind: Annotated[str, Field(min_length=1, max_length=60)],
@@ -255,7 +256,7 @@ class Replacement(BaseModel):
     replace: str
 
 
-@tool(effect="local", approval=False, risk="low", capability="memory_read")
+@tool(effect="local", approval=False, risk="low", capability="memory_read", version="1")
 async def memory_search(
     context: ToolContext, query: Annotated[str, Field(min_length=1, max_length=4_000)], limit: int = 6
 ) -> ToolResult:
@@ -279,7 +280,7 @@ async def memory_search(
     return ToolResult({"status": "ok", "hits": hits})
 
 
-@tool(effect="local", approval=False, risk="low", capability="memory_read")
+@tool(effect="local", approval=False, risk="low", capability="memory_read", version="1")
 async def memory_read(context: ToolContext, document_id: str) -> ToolResult:
     """Read a document that memory_search or memory_list named, with the sha256 that a change of it needs."""
     try:
@@ -295,7 +296,7 @@ async def memory_read(context: ToolContext, document_id: str) -> ToolResult:
     )
 
 
-@tool(effect="local", approval=False, risk="low", capability="memory_read")
+@tool(effect="local", approval=False, risk="low", capability="memory_read", version="1")
 async def memory_list(context: ToolContext, scope: Scope | None = None, prefix: str = "") -> ToolResult:
     """List documents by the beginning of their path, changed last first."""
     found, more = await documents_reading.list_documents(
@@ -311,7 +312,7 @@ async def memory_list(context: ToolContext, scope: Scope | None = None, prefix: 
     return ToolResult({"status": "ok", "documents": entries, "more": more is not None})
 
 
-@tool(effect="local", approval=False, risk="low", capability="memory_read")
+@tool(effect="local", approval=False, risk="low", capability="memory_read", version="1")
 async def memory_history(context: ToolContext, document_id: str) -> ToolResult:
     """The versions of a document: when, by whom, resting on what."""
     try:
@@ -322,7 +323,7 @@ async def memory_history(context: ToolContext, document_id: str) -> ToolResult:
     return ToolResult({"status": "ok", "document_id": document.ref.document_id, "versions": cast(JsonValue, entries)})
 
 
-@tool(effect="local", approval=False, risk="low", capability="memory_write")
+@tool(effect="local", approval=False, risk="low", capability="memory_write", version="1")
 async def memory_remember(
     context: ToolContext,
     path: Path,
@@ -348,7 +349,7 @@ async def memory_remember(
     return await written_result(context, written)
 
 
-@tool(effect="local", risk="medium", capability="memory_write")
+@tool(effect="local", risk="medium", capability="memory_write", version="1")
 async def memory_patch(
     context: ToolContext,
     document_id: str,
@@ -372,7 +373,7 @@ async def memory_patch(
     return await written_result(context, written)
 
 
-@tool(effect="local", risk="medium", capability="memory_write")
+@tool(effect="local", risk="medium", capability="memory_write", version="1")
 async def memory_propose_promotion(
     context: ToolContext,
     document_id: str,
@@ -404,6 +405,10 @@ async def memory_propose_promotion(
     return ToolResult({"status": "pending", **data}, audited=Audited(str(promotion["id"]), data))
 
 
+_RULE_2 = {"version_rule", "version_1", "code"}
+"""The fields of a card that rule 1 did not have."""
+
+
 class _MemoryParameters(Parameters):
     """Parameters that drop the ids that the server sets."""
 
@@ -417,8 +422,9 @@ def _as_memory_tool(base: Tool, toolset: str) -> Tool:
     parameters = _MemoryParameters(**{each.name: getattr(base.parameters, each.name) for each in fields(Parameters)})
     schema = {name: value for name, value in base.card.parameters.items() if name != "additionalProperties"}
     card = base.card.model_copy(update={"parameters": schema, "toolset": toolset})
-    digest = digest_of({**card.model_dump(mode="json"), "version": base.card.version})
-    return Tool(card.model_copy(update={"version": digest}), base.function, parameters)
+    first = digest_of({**card.model_dump(mode="json", exclude=_RULE_2), "version": base.card.version_1})
+    own = {"own_defaults": dict(parameters.own_defaults), "version": "1"}
+    return Tool(with_version(card, parameters=schema, code={}, own=own, first=first), base.function, parameters)
 
 
 MEMORY_READS = tuple(_as_memory_tool(each, "") for each in (memory_search, memory_read, memory_list, memory_history))

@@ -25,6 +25,7 @@ from perdure.api.request_bodies import (
     Limit,
     ManyBody,
     ReassignBody,
+    ReissueBody,
     ReleaseBody,
     as_uuid,
 )
@@ -41,6 +42,7 @@ from perdure.core.delivery import CHAT
 from perdure.store import idempotency
 from perdure.store.approvals import assignments, decisions, tool_previews, views
 from perdure.store.approvals.decisions import Decided, EditNotChecked, SubmittedDecision, decide, decision_requests
+from perdure.store.approvals.reissue import reissue_outdated
 from perdure.store.approvals.review import Review
 from perdure.store.approvals.views import Filters, last_approved, own_decisions
 from perdure.store.approvals.views import count_requests as counted
@@ -241,6 +243,19 @@ async def withdraw(
     return answer
 
 
+@verbs_router.post("/{approval_id}/reissue", status_code=201)
+async def reissue(
+    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ReissueBody | None = None, key: Key = None
+) -> JSONResponse:
+    """Makes an outdated request again for the published version of its tool, with the same arguments. Its votes are
+    void, and `changes` shows what the version changes."""
+
+    async def action(tx: Connection) -> tuple[Review, Note | None]:
+        return await reissue_outdated(tx, approval_id, decider_of(caller))
+
+    return await _run_verb(services, caller, approval_id, "reissue", key, body or ReissueBody(), action, status=201)
+
+
 @verbs_router.post("/{approval_id}/claim")
 async def claim(
     services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
@@ -300,13 +315,15 @@ async def _run_verb(
     key: str | None,
     body: BaseModel,
     action: Action,
+    *,
+    status: int = 200,
 ) -> JSONResponse:
     """Runs `action` once and returns the resulting approval."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         _, note = await action(tx)
         approval = await views.get_approval(tx, approval_id, None, decider_of(caller))
-        return 200, approval | {"links": links_of(services, caller, approval)}, note
+        return status, approval | {"links": links_of(services, caller, approval)}, note
 
     return await run_once(services, caller, f"{action_name}/{approval_id}", key, body, work)
 

@@ -34,7 +34,7 @@ def show_card(approval: Approval, *, full: bool) -> None:
     show_preview(approval)
     for line in _history_lines(approval):
         say(line)
-    if approval.status == "pending":
+    if approval.is_open:
         say()
         for decision in approval.allowed_decisions:
             say(f"  {_decision_command(decision, approval.id)}")
@@ -44,11 +44,12 @@ def show_card(approval: Approval, *, full: bool) -> None:
 
 def show_details(approval: Approval, *, full: bool) -> None:
     """Shows the request, its requester, its reviewers and its deadline."""
-    is_pending = approval.status == "pending"
+    is_pending = approval.is_open
     pairs: list[tuple[str, object]] = [
         ("approval", approval.id),
         ("status", approval.status),
         ("outdated", _outdated_text(approval)),
+        *_change_fields(approval),
         ("checkpoint", approval.checkpoint),
         ("why", approval.reason),
         ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
@@ -79,17 +80,26 @@ def is_on_hold(approval: Approval) -> bool:
 
 
 def status_text(approval: Approval) -> str:
-    """Returns the status, and whether the request is outdated."""
-    return f"{approval.status}, outdated" if approval.outdated else approval.status
+    """Returns the status, and whether an outdated request was approved."""
+    return f"{approval.status}, approved" if approval.outdated and not approval.is_open else approval.status
 
 
 def _outdated_text(approval: Approval) -> str:
     if not approval.outdated:
         return ""
-    advice = (
-        "reject it, so that the agent can ask again" if approval.status == "pending" else "the agent must ask again"
-    )
-    return f"{approval.outdated}, so the call will not run; {advice}"
+    reissue_command = command("approvals", "reissue", approval.id)
+    return f"{approval.outdated}, so the call will not run; reject it, or reissue it: {reissue_command}"
+
+
+def _change_fields(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Yields what the new version of the tool changes."""
+    for name, change in (approval.changes or {}).items():
+        if name == "code":
+            yield "code changed", ", ".join(f"{each['place']} ({each['change']})" for each in change)
+        elif name == "parameters":
+            yield "parameters", "changed; the arguments are checked when the request is reissued"
+        else:
+            yield f"{name} changed", f"{change['before']} -> {change['after']}"
 
 
 def _hold_text(approval: Approval) -> str:

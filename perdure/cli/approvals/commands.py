@@ -35,7 +35,7 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import truncate
 from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
 
-_WITHDRAWABLE_STATUSES = frozenset({"pending", "approved", "edited"})
+_WITHDRAWABLE_STATUSES = frozenset({"pending", "outdated", "approved", "edited"})
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")]
 _ARGUMENT_CHARACTERS = 120
 _COLUMNS = (
@@ -111,7 +111,7 @@ def withdraw(
         approval = load_and_show(client, approval_id, as_json, _WITHDRAWABLE_STATUSES)
     confirm("Withdraw this request?", yes=yes, as_json=as_json)
     # A pending request is withdrawn by its requester.
-    role = Role.REQUESTER if approval.status == "pending" else Role.REVIEWER
+    role = Role.REQUESTER if approval.is_open else Role.REVIEWER
     _run_action(
         approval_id,
         as_name,
@@ -119,6 +119,21 @@ def withdraw(
         lambda client: client.approvals.withdraw(approval_id, comment=comment),
         lambda updated: updated.status,
         role,
+    )
+
+
+def reissue(approval_id: ApprovalId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Make an outdated request again, with the same arguments. It then counts for the tool's new version, whose changes
+    are shown. Votes are void, and reviewers decide again."""
+    with connect(Role.REVIEWER, as_name) as client:
+        load_and_show(client, approval_id, as_json, _WITHDRAWABLE_STATUSES)
+    confirm("Reissue this request?", yes=yes, as_json=as_json)
+    _run_action(
+        approval_id,
+        as_name,
+        as_json,
+        lambda client: client.approvals.reissue(approval_id),
+        lambda updated: f"reissued, expires in {time_left(updated.expires_at)}",
     )
 
 
@@ -223,7 +238,7 @@ def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(decide.approve, decide.edit, decide.reject, decide.respond, decide.batch, card.preview),
-    *(claim, release, reassign, escalate, withdraw),
+    *(claim, release, reassign, escalate, withdraw, reissue),
 )
 for command in _COMMANDS:
     approvals_app.command(command.__name__)(command)
@@ -241,7 +256,7 @@ def _row(approval: Approval, full: bool) -> tuple[object, ...]:
         approval.requested_by,
         responsible,
         votes_text(approval),
-        time_left(approval.expires_at) if approval.status == "pending" else "",
+        time_left(approval.expires_at) if approval.is_open else "",
         args if full else truncate(args, _ARGUMENT_CHARACTERS),
     )
 

@@ -155,7 +155,7 @@ def pending_approval(approval_id: str, as_name: str | None, as_json: bool) -> It
 
 
 def load_and_show(
-    client: Client, approval_id: str, as_json: bool, statuses: frozenset[str] = frozenset({"pending"})
+    client: Client, approval_id: str, as_json: bool, statuses: frozenset[str] = frozenset({"pending", "outdated"})
 ) -> Approval:
     """Returns the approval if it has one of these statuses. Shows it in full, unless `as_json` is set.
 
@@ -226,7 +226,7 @@ def _decide(
     if as_json:
         say_json(decided)
         return
-    if decided.status == "pending":
+    if decided.is_open:
         say(f"Vote counted: {decided.approving} of {decided.quorum} required approvals; the request is still pending.")
     elif is_on_hold(decided):
         withdraw_command = command("approvals", "withdraw", approval.id)
@@ -367,7 +367,7 @@ def _read_pending(client: Client, approval_id: str) -> Approval | ItemAnswer:
         if error.status not in (404, 422):
             raise
         return _error_item(approval_id, error.code, error.message, error.status)
-    if approval.status == "pending":
+    if approval.is_open:
         return approval
     if approval.status == "expired":
         return _error_item(approval_id, "approval_expired", closed_reason(approval), 410)

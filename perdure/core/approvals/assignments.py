@@ -127,6 +127,29 @@ def withdrawal_refusal(
     return None if record.status in _GIVEN else closed_refusal(record)
 
 
+def reissue_refusal(record: ApprovalRecord, decider: Decider, kind: str, outdated: str | None) -> CallerError | None:
+    """Returns why this user cannot make the request again, or None. Its requester can, and each user who can decide.
+    `outdated` is what changed after it was opened; None if it is valid.
+
+    An approval whose call has not started is made again like a pending request.
+    """
+    if decider.user_id != record.requested_by:
+        try:
+            represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential)
+        except CallerError as refused:
+            return refused
+    closed = None if record.status in _GIVEN else closed_refusal(record)
+    if closed is not None:
+        return closed
+    if outdated is None:
+        message = "The tool and the approval policy have not changed since the request, so it is still valid"
+        return CallerError("not_outdated", message, status=409)
+    if kind != RequestKind.APPROVAL:
+        message = f"{outdated}. A {kind} cannot be reissued; reject it"
+        return CallerError("cannot_reissue", message, {"outdated": outdated}, status=409)
+    return None
+
+
 def _may_withdraw(record: ApprovalRecord, decider: Decider, deciders: frozenset[str]) -> bool:
     if ADMIN in decider.roles:
         return True

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.approvals import RequestKind
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.decisions import Decision
@@ -18,6 +19,12 @@ from perdure.core.memory.files import handed_in_fault
 
 NOT_PUBLISHED = "The agent is no longer published"
 """The reason why no call of the agent runs: a start without its app removed the agent and its tools."""
+TOOL_CHANGED = "The tool has changed since the request"
+"""The reason why a call of an earlier version does not run. Another worker may still have that version."""
+OUTDATED_BY_VERSION = (
+    "open approvals that this version makes outdated: {count}, of {tools}; reissue or reject them, or publish the old "
+    "version again"
+)
 GRANTED_STATUSES = frozenset({"approved", "edited"})
 """Statuses of an approval whose call is not reserved yet; it can still be withdrawn."""
 ALLOWING_STATUSES = GRANTED_STATUSES | {"reserved"}
@@ -40,8 +47,8 @@ class InForce:
     """The policy and version of one tool in the published agent."""
 
     policy_digest: str
-    tool_version: str
-    """Empty if the agent no longer has the tool."""
+    tool_versions: Collection[str]
+    """The tool's version by each rule; empty if the agent no longer has the tool."""
 
 
 def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:
@@ -53,7 +60,7 @@ def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | N
         return NOT_PUBLISHED
     if policy_digest and in_force.policy_digest != policy_digest:
         return "The approval policy has changed since the request"
-    return "The tool has changed since the request" if in_force.tool_version != tool_version else None
+    return TOOL_CHANGED if tool_version not in in_force.tool_versions else None
 
 
 def has_call_ahead(status: str, kind: str, tool: str) -> bool:
@@ -90,6 +97,7 @@ class ApprovalValidity:
     """The digest of the policy under which it was opened; empty if it was not recorded."""
     ready_at: datetime | None = None
     """The earliest start of its call."""
+    kind: str = RequestKind.APPROVAL
 
     def holds(self, now: datetime) -> bool:
         """Returns whether the approval is granted but its call must still wait."""
@@ -101,40 +109,75 @@ def denial_reason(status: str) -> str:
     return _MESSAGES.get(status, f"the approval is {status}")
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The reason why a call must not run as it is."""
+
+    reason: str
+    by_version: bool = False
+    """True if only the tool's version is in the way, so that another worker may have the right one."""
+    by_policy: bool = False
+    """True if the approval policy has changed since, or if the agent is no longer published."""
+
+    def outdates(self, approval: ApprovalValidity | None) -> bool:
+        """Returns whether its request must be made again, instead of being denied. The call of an edited checkpoint is
+        denied, because its checkpoint was passed."""
+        if approval is None or approval.kind != RequestKind.APPROVAL or approval.status not in GRANTED_STATUSES:
+            return False
+        return self.by_version or self.by_policy
+
+
 def call_refusal(
     pinned_card: ToolCard | None,
     worker_card: ToolCard | None,
     planned_version: str,
     approval: ApprovalValidity | None,
     exempt_tools: Collection[str] = (),
-) -> str | None:
+    args: Mapping[str, JsonValue] | None = None,
+) -> Refusal | None:
     """Returns why this call cannot run, or None.
 
-    `pinned_card` is the tool card that the turn pinned, and `worker_card` is the card of this worker's tool.
-    `exempt_tools` are the tools that the turn can run without the approval that their cards require.
+    `pinned_card` is the tool card of the call's agent, and `worker_card` is the card of this worker's tool.
+    `exempt_tools` are the tools that the turn can run without the approval that their cards require. `args` are the
+    planned arguments; a read that needs no approval runs in any version that accepts them.
     """
+    if approval is not None and approval.status not in ALLOWING_STATUSES:
+        return Refusal(denial_reason(approval.status))
     if pinned_card is None or worker_card is None:
-        return "this worker does not have the tool"
-    if worker_card.version != planned_version:
-        return "the tool has changed since the call was made"
+        return Refusal("this worker does not have the tool", by_version=True)
+    if not worker_card.is_version(planned_version) and not _reads_alike(pinned_card, worker_card, approval, args):
+        return Refusal("the tool has changed since the call was made", by_version=True)
     if approval is None:
-        return "the call requires an approval and has none" if requires_approval(pinned_card, exempt_tools) else None
-    if approval.status not in ALLOWING_STATUSES:
-        return denial_reason(approval.status)
-    if not approval.intact or approval.tool_version != worker_card.version:
-        return "the approval is for a different call"
+        needs_one = any(requires_approval(card, exempt_tools) for card in (pinned_card, worker_card))
+        return Refusal("the call requires an approval and has none") if needs_one else None
+    if not approval.intact or not worker_card.is_version(approval.tool_version):
+        return Refusal("the approval is for a different call")
     fault = schema_fault(approval.args, worker_card.parameters)
-    return f"the approved arguments no longer match the schema: {fault}" if fault else None
+    return Refusal(f"the approved arguments no longer match the schema: {fault}") if fault else None
 
 
-def lapse_reason(approval: ApprovalValidity | None, in_force: InForce | None) -> str | None:
+def _reads_alike(
+    pinned: ToolCard, worker_card: ToolCard, approval: ApprovalValidity | None, args: Mapping[str, JsonValue] | None
+) -> bool:
+    """Returns whether a call is a read in both versions, without an approval, whose arguments the new one accepts. A
+    deploy does not break such calls of running turns."""
+    if approval is not None or args is None or worker_card.needs_approval or pinned.needs_approval:
+        return False
+    only_reads = pinned.effect is EffectClass.READ and worker_card.effect is EffectClass.READ
+    return only_reads and schema_fault(args, worker_card.parameters) is None
+
+
+def lapse(approval: ApprovalValidity | None, in_force: InForce | None) -> Refusal | None:
     """Returns what changed after an approval that is still unused, or None if it is still valid.
 
     A call that one attempt has reserved can be finished by the next attempt.
     """
     if approval is None or approval.status not in GRANTED_STATUSES:
         return None
-    return outdated_reason(approval.policy_digest, approval.tool_version, in_force)
+    reason = outdated_reason(approval.policy_digest, approval.tool_version, in_force)
+    if reason is None:
+        return None
+    return Refusal(reason, by_version=reason == TOOL_CHANGED, by_policy=reason != TOOL_CHANGED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,12 @@ class OpenRound:
         requested = {request.call_id for request in self.requests}
         return [call for call in self.calls if not call.settled and call.call_id not in requested | self.done.keys()]
 
+    def request_of(self, call_id: str) -> RequestRef:
+        """Returns the request of a call that waits."""
+        tool = next(call.tool for call in self.calls if call.call_id == call_id)
+        own = (request for request in self.requests if request.call_id == call_id)
+        return next(own, RequestRef(request_id="", call_id=call_id, tool=tool))
+
     @property
     def to_run(self) -> list[CallRef]:
         """The calls without an answer, including those that wait."""
@@ -285,7 +291,7 @@ async def _finish_round(
 ) -> Patch:
     """Returns the patch of a round: a pause for its open calls, the end of the run, or all results."""
     new_outcomes = {outcome.call_id: outcome for outcome in outcomes}
-    open_requests = [open_round.waiting[each.call_id] for each in outcomes if _is_waiting(each)]
+    open_requests = [open_round.request_of(each.call_id) for each in outcomes if _is_waiting(each)]
     unknown = calls_to_settle(open_round.calls, open_requests, new_outcomes)
     problem = next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
     if unknown or (open_requests and problem is None):
@@ -311,6 +317,7 @@ async def _finish_round(
 
 
 def _is_waiting(outcome: ToolOutcome) -> bool:
+    """Returns whether the call waits for its reviewers: it has not started, or its approval was outdated."""
     return outcome.state is CallState.PLANNED and outcome.problem is None
 
 

@@ -147,6 +147,10 @@ async def _withdraw(post: Post, approval_id: str) -> object:
     return await post.visit.api.approvals.withdraw(approval_id, comment=comment, idempotency_key=post.form.get("key"))
 
 
+async def _reissue(post: Post, approval_id: str) -> object:
+    return await post.visit.api.approvals.reissue(approval_id, idempotency_key=post.form.get("key"))
+
+
 async def _escalate(post: Post, approval_id: str) -> object:
     comment = post.form.raw("comment")
     return await post.visit.api.approvals.escalate(approval_id, comment=comment, idempotency_key=post.form.get("key"))
@@ -181,6 +185,7 @@ _ACTIONS: dict[str, Action] = {
     "claim": _claim,
     "release": _release,
     "withdraw": _withdraw,
+    "reissue": _reissue,
     "escalate": _escalate,
     "reassign": _reassign,
     "raise": _raise,

@@ -66,6 +66,7 @@ async def show_approval(
         reviewer_changes=differences(before, args) if before is not None else None,
         changes_since_last=compare_with_last(approval, args),
         preview_lines=preview_differences(approval),
+        schema_changes=schema_differences(approval),
         fields=fields_of(approval.args, approval.args_schema, rejected.form, rejected.faults),
         allowed=approval.allowed_decisions if is_opened else [],
         rejected=rejected,
@@ -123,6 +124,12 @@ def preview_differences(approval: Approval) -> list[DiffLine] | None:
     return differences(preview["before"], preview["after"]) if preview and not preview.get("fault") else None
 
 
+def schema_differences(approval: Approval) -> list[DiffLine] | None:
+    """Returns how a new version of the tool changes its parameters, or None if it does not."""
+    change = (approval.changes or {}).get("parameters")
+    return differences(change["before"], change["after"]) if change else None
+
+
 def _shows_all_arguments(visit: BrowserRequest, rejected: RejectedForm) -> bool:
     """Returns whether the reviewer has opened all arguments, on this page or before sending the form."""
     return visit.request.query_params.get("whole") == "1" or (
@@ -177,7 +184,7 @@ async def state(
         visit,
         "approval_update.html",
         approval=approval,
-        was_open=status == "pending",
+        was_open=status in ("pending", "outdated"),
         list_query=list_query,
         could_decide=bool(set(me.roles) - {"requester"}),
         can_be_withdrawn=can_be_withdrawn(approval, me),

@@ -182,18 +182,6 @@ async def withdraw(tx: Connection, approval_id: str, decider: Decider, comment: 
     return review, note
 
 
-async def cancel_outdated(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
-    """Cancels an approval that no longer covers its call. Approvals in other statuses do not change. `tx` must hold the
-    turn's lock."""
-    closed = await tx.fetchval(
-        "UPDATE approvals SET status = 'cancelled', closed_at = clock_timestamp(), version = version + 1 "
-        "WHERE id = $1 AND status IN ('approved', 'edited') RETURNING true",
-        approval_id,
-    )
-    if closed:
-        await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=turn_id)
-
-
 _ADD_DELEGATION = """
 INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
 SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]

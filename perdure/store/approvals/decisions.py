@@ -166,7 +166,7 @@ async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -
         return
     why = (await find_outdated(tx, [row])).get(review.approval_id)
     if why is not None:
-        message = f"{why}, so the call would not run; reject the request with that reason, and the agent can ask again"
+        message = f"{why}, so the call would not run; reissue the request, or reject it"
         raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
 
 

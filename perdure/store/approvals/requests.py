@@ -206,7 +206,8 @@ async def _open(
     turn: asyncpg.Record,
 ) -> RequestRef:
     subject = await subject_of(tx, request, gated)
-    columns = _call_columns(request, gated, subject, agent) | _request_policy(gated, policy, agent)
+    columns = _call_columns(request, gated, subject, agent)
+    columns |= policy_columns(policy, str(columns["risk"]), gated.kind)
     columns |= {
         "prompt_excerpt": turn["content"][:_PROMPT_CHARACTERS],
         "snapshot": {**request.snapshot, "metadata": turn["metadata"]},
@@ -268,16 +269,14 @@ def _call_columns(request: OpenRequest, gated: GatedCall, subject: Subject, agen
     }
 
 
-def _request_policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> dict[str, object]:
-    """Returns the approval policy of the request. A limit has a quorum of 1, because two reviewers would have to enter
-    the same limit."""
-    card = agent.card(gated.tool)
-    risk = card.risk if card else HIGH_RISK
+def policy_columns(policy: ApprovalPolicy, risk: str, kind: RequestKind) -> dict[str, object]:
+    """Returns the approval policy of a request, as it is stored. A limit has a quorum of 1, because two reviewers would
+    have to enter the same limit."""
     return {
         "reviewer_role": policy.reviewer_role,
         "allow_self_approval": policy.allow_self_approval,
         "reviewers": list(policy.reviewers),
-        "quorum": 1 if gated.kind is RequestKind.LIMIT else policy.quorum_for(risk),
+        "quorum": 1 if kind is RequestKind.LIMIT else policy.quorum_for(risk),
         "policy_digest": policy.digest,
         "reject_reasons": list(policy.reject_reasons),
         "hold_seconds": policy.hold_for(risk),

@@ -342,7 +342,8 @@ async def _escalate(tx: Connection, statement: str, *given: str) -> int:
 
 _PUBLISHED = """
 SELECT g.agent_id, v.body->'definition'->'approvals' AS policy,
-  (SELECT jsonb_object_agg(c->>'name', c->>'version') FROM jsonb_array_elements(v.body->'cards') c) AS tools
+  (SELECT jsonb_object_agg(c->>'name', jsonb_build_array(c->>'version', coalesce(c->>'version_1', c->>'version')))
+   FROM jsonb_array_elements(v.body->'cards') c) AS tools
 FROM agents g JOIN agent_versions v USING (tenant_id, agent_id, version) WHERE g.agent_id = ANY($1)
 """
 
@@ -352,8 +353,8 @@ class Publication:
     """The policy and the tool versions of a published agent."""
 
     policy_digest: str
-    tools: Mapping[str, str]
-    """Tool versions by tool name."""
+    tools: Mapping[str, Collection[str]]
+    """The versions of each tool, by its name."""
 
 
 async def read_publications(tx: Connection, agent_ids: Collection[str]) -> dict[str, Publication]:
@@ -374,7 +375,7 @@ async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dic
 
 
 def _outdated_reason(row: asyncpg.Record, agent: Publication | None) -> str | None:
-    in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], "")) if agent is not None else None
+    in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], ())) if agent is not None else None
     return outdated_reason(row["policy_digest"], row["tool_version"], in_force)
 
 

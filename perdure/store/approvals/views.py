@@ -11,11 +11,13 @@ from pydantic import JsonValue
 from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
+from perdure.core.agents.tool_versions import version_difference
 from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, participation_refusal
 from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.calls.description import arguments_on_one_line, describe_call
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
+from perdure.store.agents import card_of_version, published_agent
 from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import approval_record, find_outdated, with_delegations
 from perdure.store.database import Connection
@@ -72,6 +74,8 @@ HAS_VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
 DECISIONS = ("approve", "edit", "reject", "respond")
+OUTDATED = "outdated"
+"""The status of a request, decided or not, whose call would not run because its tool or policy has changed."""
 _LONG_FIELDS = ("args", "schema", "revision", "result", "decision")
 """The fields of a card that can be long."""
 KINDS = ("agent", "tool", "risk", "role")
@@ -172,11 +176,26 @@ async def get_approval(
         raise CallerError("approval_not_found", "Approval not found", status=404)
     is_open = row["status_now"] == "pending"
     current_viewer = await with_delegations(tx, viewer) if viewer is not None and is_open else None
-    return _approval_view(row, current_viewer, await _find_changed(tx, [row])) | {
+    outdated = await _find_changed(tx, [row])
+    return _approval_view(row, current_viewer, outdated) | {
+        "changes": await _version_changes(tx, row, is_outdated=bool(outdated)),
         "snapshot": row["snapshot"],
         "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
         "history": row["history"] or [],
     }
+
+
+async def _version_changes(tx: Connection, row: asyncpg.Record, *, is_outdated: bool) -> Mapping[str, JsonValue] | None:
+    """Returns what the published version of the tool changes for an outdated request, or what the last reissue changed;
+    None without either."""
+    if is_outdated and row["tool"]:
+        before = await card_of_version(tx, row["agent_id"], row["tool"], row["tool_version"])
+        agent = await published_agent(tx, row["agent_id"])
+        after = agent.card(row["tool"]) if agent is not None else None
+        return version_difference(before, after) if after is not None else {}
+    entries = (entry for entry in reversed(row["history"] or []) if entry["what"] == "approval.reissued")
+    reissued = next(entries, None)
+    return reissued["data"].get("changes") if reissued is not None else None
 
 
 async def _find_changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[str, str]:
@@ -186,7 +205,8 @@ async def _find_changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[
 def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
     why = changed.get(str(row["id"]))
     barred = decisions_that_run(row["kind"], row["tool"]) if why is not None else ()
-    return card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
+    shown = card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
+    return shown if why is None else shown | {"status": OUTDATED}
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:
@@ -241,6 +261,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "agent": row["agent_id"],
         "kind": row["kind"],
         "tool": row["tool"],
+        "tool_version": row["tool_version"],
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],

@@ -5,7 +5,7 @@ Every reservation locks the turn's row first, so that nothing is reserved after 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import asyncpg
@@ -48,6 +48,13 @@ class LockedCall:
     exempt_tools: tuple[str, ...]
     """The exempt tools of the turn, which run without the approval that their cards require."""
 
+    def for_card(self, card: ToolCard | None) -> "LockedCall":
+        """Returns the call with the limits of the card with which it runs."""
+        if card is None:
+            return self
+        row = replace(self.row, key_ttl_seconds=card.key_ttl_seconds, timeout_seconds=card.timeout_seconds)
+        return replace(self, row=row)
+
 
 _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
@@ -55,7 +62,7 @@ SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopp
   c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
   c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
-  a.withdrawal, a.policy_digest, a.ready_at,
+  a.withdrawal, a.policy_digest, a.ready_at, a.kind,
   (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
 FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
   LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
@@ -63,9 +70,9 @@ WHERE t.id = $1 FOR UPDATE OF t
 """
 
 
-async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> LockedCall | None:
+async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
     """Returns the call with its turn and its approval, or None if no such call was planned. `tx` must hold the turn's
-    lock."""
+    lock. The limits of its card are not in it (`LockedCall.for_card`)."""
     row = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
     if row is None:
         return None
@@ -78,9 +85,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> LockedC
             held,
             EffectClass(row["effect"]),
             row["first_sent_at"],
-            card.key_ttl_seconds if card else None,
-            card.timeout_seconds if card else 0.0,
-            row["epoch"] - row["errors"],
+            lost=row["epoch"] - row["errors"],
         ),
         row["tool_version"],
         row["args"],
@@ -174,6 +179,7 @@ def _approval_of(row: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
         "args" in decision,
         row["policy_digest"],
         row["ready_at"],
+        row["kind"],
     )
 
 
@@ -183,10 +189,11 @@ async def reserve(
     locked: LockedCall,
     attempt: Attempt,
     deadline: datetime,
-    timeout_seconds: float,
+    card: ToolCard,
     event: NewEvent,
 ) -> int:
     """Makes `attempt` the owner of the call and returns its epoch. An approval of the call is reserved with it.
+    `card` is the card of the tool that runs; its version is recorded.
 
     The attempt can send until `deadline`. What it has sent can act for the tool's timeout after that (`quiet_at`).
     """
@@ -198,7 +205,8 @@ async def reserve(
         "WHERE id = $1 AND status <> 'running') "
         "UPDATE tool_calls SET state = 'reserved', epoch = $3, run_id = $4, attempt = $5, deadline = $6, "
         "quiet_at = $6::timestamptz + make_interval(secs => $8), "
-        "first_sent_at = coalesce(first_sent_at, clock_timestamp()) WHERE turn_id = $1 AND call_id = $2",
+        "first_sent_at = coalesce(first_sent_at, clock_timestamp()), tool_version = $9 "
+        "WHERE turn_id = $1 AND call_id = $2",
         call.address.turn_id,
         call.ask.call_id,
         epoch,
@@ -206,7 +214,8 @@ async def reserve(
         attempt.number,
         deadline,
         locked.approval.approval_id if locked.approval else None,
-        timeout_seconds,
+        card.timeout_seconds,
+        locked.tool_version if card.is_version(locked.tool_version) else card.version,
     )
     await write(tx, call.address, [event], pending=call.events)
     return epoch

@@ -19,12 +19,12 @@ from perdure.activities.toolbox.mcp.listing import (
     MAX_TOOLS,
     list_tools,
     offer_of,
-    without_titles,
 )
 from perdure.activities.toolbox.mcp.session import McpSession, Unreachable
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import McpServer, McpToolListing
 from perdure.core.egress import Outbound, named_host
+from perdure.core.json_schema import without_keywords
 from tests.doubles.hostile_target import MEBI, Talk, floods, says, silence, threaded
 from tests.doubles.resolver import Names
 
@@ -64,20 +64,25 @@ def test_a_card_contains_the_servers_description_without_titles() -> None:
 
 def test_properties_named_title_are_kept() -> None:
     schema = {"enum": ["title", {"title": "x"}], "default": {"title": "y"}, "items": [{"title": "gone", "const": 1}]}
-    assert without_titles(schema) == {**schema, "items": [{"const": 1}]}
-    assert without_titles({"properties": {"title": TITLE}}) == {"properties": {"title": {"type": "string"}}}
+    assert without_keywords(schema, {"title"}) == {**schema, "items": [{"const": 1}]}
+    titled = {"properties": {"title": TITLE}}
+    assert without_keywords(titled, {"title"}) == {"properties": {"title": {"type": "string"}}}
 
 
 @pytest.mark.parametrize("change", [
     *({"description": "Look closer."}, {"title": "Look"}, {"tags": ("k8s",)}, {"key_ttl_seconds": 5.0}),
     *({"parameters": {**SCHEMA, "required": []}}, {"parameters": {**SCHEMA, "title": "other"}}),
     *({"hints": {"read_only": True}}, {"of": server(trust_annotations=True), "hints": {"read_only": True}}),
-    *({"of": server(timeout_seconds=9)}, {"of": server(command=["y"])}),
-    {"of": server(tools={"look": {"effect": "read"}})},
+    *({"of": server(command=["y"])}, {"of": server(tools={"look": {"effect": "read"}})}),
 ])  # fmt: skip
-def test_every_change_of_a_tool_changes_its_version(change: dict[str, Any]) -> None:
+def test_every_change_of_a_call_changes_its_version(change: dict[str, Any]) -> None:
     assert card().version == card().version
     assert card(**change).version != card().version
+
+
+def test_a_time_limit_changes_only_the_version_by_rule_1() -> None:
+    slower = card(of=server(timeout_seconds=9))
+    assert slower.version == card().version and slower.version_1 != card().version_1
 
 
 @given(st.text(min_size=1, max_size=200))

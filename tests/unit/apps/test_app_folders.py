@@ -171,7 +171,9 @@ def test_a_folder_that_is_loaded_again_shows_its_changes(tmp_path: Path) -> None
     first = load_app(folder).tools["look"].card
     (folder / "tools" / "desk.py").write_text(TOOL.replace("Look.", "Look closely."))
     second = load_app(folder).tools["look"].card
-    assert second.description == "Look closely." and second.version != first.version
+    assert second.description == "Look closely." and second.version == first.version
+    (folder / "tools" / "desk.py").write_text(TOOL.replace("return name", "return name * 2"))
+    assert load_app(folder).tools["look"].card.version != first.version
 
 
 def test_a_folder_without_agents_is_no_app(tmp_path: Path) -> None:

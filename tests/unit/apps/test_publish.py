@@ -119,7 +119,7 @@ def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "old", "new", "card_too"), [
     ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
-    ("skills/tea/blocks/steep.yaml", "steeps", "rests", True),
+    ("skills/tea/blocks/steep.yaml", "steeps", "rests", False),
     ("data/leaves.json", "Made", "Thought", True),
     ("skills/tea/SKILL.md", "One", "Two", False),
     ("skills/tea/templates/facts.md", "bush", "tree", False),

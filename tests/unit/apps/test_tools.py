@@ -228,11 +228,11 @@ async def test_the_context_is_handed_in_reads_declared_secrets_alone_and_prints_
         return [ctx.user_id, ctx.secret("token")]
 
     assert who.card.parameters["properties"] == {}
-    given = context(who.card, secrets={"token": "value", "other": "hidden"})
-    assert (await who.run({}, given)).output == ["user", "value"]
+    given = context(who.card, secrets={"token": "s3cret", "other": "hidden"})
+    assert (await who.run({}, given)).output == ["user", "s3cret"]
     with pytest.raises(UndeclaredSecret, match="'other'"):
         given.secret("other")
-    assert "value" not in repr(given) and "AsyncClient" not in repr(given)
+    assert "s3cret" not in repr(given) and "AsyncClient" not in repr(given)
     with pytest.raises(ToolRefused, match="token"):
         await who.run({}, context(who.card))
     with pytest.raises(AttributeError):
@@ -248,13 +248,14 @@ def test_every_tool_but_a_read_needs_approval_unless_its_author_opts_out() -> No
         assert made.card.needs_approval is gated, (effect, approval)
 
 
-def test_the_version_follows_every_part_of_the_card_and_the_authors_own() -> None:
+def test_the_version_follows_what_a_call_does_and_the_authors_own() -> None:
+    covered: list[dict[str, Any]] = [{}, {"effect": "read"}, {"capability": "x"}, {"risk": "high"}, {"version": "2"}]
     changes: list[dict[str, Any]] = [
-        {}, {"effect": "read"}, {"approval": False}, {"capability": "x"}, {"risk": "high"}, {"timeout_seconds": 9},
-        {"secrets": ("x",)}, {"wants_state": ("x",)}, {"version": "2"}, {"max_answer_bytes": 1_048_576},
+        *covered, {"approval": False}, {"timeout_seconds": 9}, {"secrets": ("x",)}, {"wants_state": ("x",)},
+        {"max_answer_bytes": 1_048_576},
     ]  # fmt: skip
     cards = [tool(**{"effect": "opaque", **change})(look_up.function).card for change in changes]
-    assert len({card.version for card in cards}) == len(changes)
+    assert len({card.version for card in cards}) == len(covered) and len({c.version_1 for c in cards}) == len(changes)
     assert tool(effect="opaque")(look_up.function).card == cards[0]
     assert "max_answer_bytes" not in cards[0].model_dump(mode="json") and cards[-1].max_answer_bytes == 1_048_576
 
@@ -291,12 +292,13 @@ def test_the_version_covers_defaults_that_the_schema_cannot_have(
     assert cards[0].version == cards[1].version != cards[2].version
 
 
-def test_the_version_of_a_tool_whose_schema_has_its_defaults_is_that_of_its_card() -> None:
+def test_a_card_has_the_version_of_rule_1() -> None:
     def look(one: int = 1, other: str | None = None) -> None:
         """Look."""
 
     card = tool(effect="read", version="2")(look).card
-    assert card.version == digest_of({**card.model_dump(mode="json"), "version": "2"})
+    of_rule_1 = card.model_dump(mode="json", exclude={"version_rule", "version_1", "code"})
+    assert card.version_1 == digest_of({**of_rule_1, "version": "2"}) and card.version_rule == 2
 
 
 async def _described() -> None:
@@ -436,7 +438,7 @@ def test_a_preview_changes_the_version_of_its_tool_and_nothing_of_one_without() 
     without, with_one = made_with(None), made_with(balance)
     assert not without.card.previews and without.preview is None
     assert "previews" not in without.card.model_dump(mode="json")
-    assert without.card.version != with_one.card.version
+    assert without.card.version_1 != with_one.card.version_1
 
 
 async def _unknown(context: ToolContext, amount: int) -> Preview:

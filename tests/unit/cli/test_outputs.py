@@ -49,7 +49,10 @@ ENDED = reply(TURN | {"status": "completed", "waiting_for": None})
 ASKED = {"id": "q-1", "turn_id": "t-1", "kind": "clarification", "status": "pending", "answer_schema": {}}
 ASKS = TURN | {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": ["q-1"]}}
 REJECTED = reply(APPROVAL | {"status": "rejected"})
-OUTDATED = APPROVAL | {"outdated": "the tool has changed since"}
+OUTDATED = APPROVAL | {"status": "outdated", "outdated": "the tool has changed since", "changes": {
+    "risk": {"before": "low", "after": "high"}, "parameters": {"before": {}, "after": {"type": "object"}},
+    "code": [{"place": "tools.desk:refund", "change": "changed"}],
+}}  # fmt: skip
 CLAIMED = APPROVAL | {"claimed_by": "rita", "claimed_until": LATER}
 LOST = OPEN["votes"][0] | {"counts": False}
 VOTE = {"by": "ann", "for": None, "decision": "approve", "at": AT, "counts": True}
@@ -180,6 +183,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
      'reviewer POST /v1/approvals/decisions {"items": [{"id": "a-1", "digest": "d…", "decision": "approve"}]}'),
     ("approvals withdraw a-1", [reply(APPROVAL), reply(APPROVAL | {"status": "withdrawn"})],
      "requester POST /v1/approvals/a-1/withdraw {}"),
+    ("approvals reissue a-1", [reply(OUTDATED), reply(APPROVAL | {"expires_at": LATER}, 201)],
+     "reviewer POST /v1/approvals/a-1/reissue {}"),
     ("approvals claim a-1", [reply(CLAIMED)], "reviewer POST /v1/approvals/a-1/claim {}"),
     ("approvals release a-1", [reply(APPROVAL)], "reviewer POST /v1/approvals/a-1/release {}"),
     ("approvals reassign a-1 tom", [reply(APPROVAL | {"assignee": "tom"})],
@@ -261,6 +266,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("mcp check FOLDER/app", [], ""),
     ("mcp lock FOLDER/app", [], ""),
     ("skills check FOLDER/app", [], ""),
+    ("check FOLDER/app", [items(APPROVAL | {"agent": "desk", "tool": "open_ticket", "tool_version": "older"}), items(),
+                          items(OPEN)], "reviewer GET /v1/approvals status=edited&brief=true&limit=200"),
     ("status", [reply({}), reply(STATUS)], "reviewer GET /v1/status"),
     ("turns show refused", [reply({"error": REFUSED}, 409)], "requester GET /v1/turns/refused"),
     ("turns list --as mallory", [], ""),

@@ -278,22 +278,22 @@ K, D = RequestKind, Decision
 
 
 @pytest.mark.parametrize(("approval", "in_force", "is_lapsed"), [
-    (KEPT, validity.InForce("p1", "v1"), False),
+    (KEPT, validity.InForce("p1", ("v1",)), False),
     (None, None, False),
     *(
         (KEPT, other, True)
-        for other in (None, validity.InForce("p2", "v1"), validity.InForce("p1", "v2"), validity.InForce("p1", ""))
+        for other in (None, *(validity.InForce(*each) for each in (("p2", ("v1",)), ("p1", ("v2",)), ("p1", ()))))
     ),
-    (APPROVED, validity.InForce("p2", "v1"), False),
-    (replace(KEPT, status="edited"), validity.InForce("p2", "v1"), True),
+    (APPROVED, validity.InForce("p2", ("v1",)), False),
+    (replace(KEPT, status="edited"), validity.InForce("p2", ("v1",)), True),
     # What an attempt has reserved, the next one may finish; what is denied anyway has its own reason.
-    (replace(KEPT, status="reserved"), validity.InForce("p2", "v2"), False),
+    (replace(KEPT, status="reserved"), validity.InForce("p2", ("v2",)), False),
     (replace(KEPT, status="rejected"), None, False),
 ])  # fmt: skip
 def test_an_unused_approval_is_void_if_its_policy_or_tool_changed(
     approval: validity.ApprovalValidity | None, in_force: validity.InForce | None, is_lapsed: bool
 ) -> None:
-    assert (validity.lapse_reason(approval, in_force) is not None) is is_lapsed
+    assert (validity.lapse(approval, in_force) is not None) is is_lapsed
 
 
 def test_a_call_waits_for_the_end_of_its_hold() -> None:
@@ -305,11 +305,12 @@ def test_a_call_waits_for_the_end_of_its_hold() -> None:
 
 
 @pytest.mark.parametrize(("policy_digest", "in_force", "is_outdated"), [
-    ("p1", validity.InForce("p1", "v1"), False),
-    *(("p1", validity.InForce(*now), True) for now in (("p2", "v1"), ("p1", "v2"), ("p1", ""), ("p2", "v2"))),
+    ("p1", validity.InForce("p1", ("v1",)), False),
+    *(("p1", validity.InForce(*now), True) for now in (("p2", ("v1",)), ("p1", ("v2",)), ("p1", ()), ("p2", ("v2",)))),
+    ("p1", validity.InForce("p1", ("v2", "v1")), False),
     ("p1", None, True),
-    ("", validity.InForce("p2", "v1"), False),
-    ("", validity.InForce("p2", "v2"), True),
+    ("", validity.InForce("p2", ("v1",)), False),
+    ("", validity.InForce("p2", ("v2",)), True),
 ])  # fmt: skip
 def test_a_change_outdates_a_request(policy_digest: str, in_force: validity.InForce | None, is_outdated: bool) -> None:
     assert (validity.outdated_reason(policy_digest, "v1", in_force) is not None) is is_outdated

@@ -133,6 +133,19 @@ async def test_the_missing_votes_are_shown(call_api: SpokenApi, browse: Browse) 
     assert '<p class="callout good">' not in page and '<p class="callout warn">' in page
 
 
+async def test_an_outdated_request_shows_what_changed_and_can_be_reissued(call_api: SpokenApi, browse: Browse) -> None:
+    changes = {"risk": {"before": "low", "after": "high"}, "code": [{"place": "desk:pay", "change": "changed"}],
+               "parameters": {"before": {}, "after": {"type": "object"}}}  # fmt: skip
+    outdated = {"status": "outdated", "outdated": "It has changed", "changes": changes, "allowed_decisions": ["reject"]}
+    call_api.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, **outdated})
+    call_api.answers[f"/v1/approvals/{ID}/reissue"] = (201, CALL)
+    page = (await browse(f"/review/{ID}")).text
+    assert all(each in page for each in (f"/review/{ID}/reissue", "desk:pay", "low → high", "<ins>", 'value="reject"'))
+    assert 'value="approve"' not in page
+    answer = await browse(f"/review/{ID}/reissue", "POST", data={"csrf": "f-1"})
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/review/{ID}")
+
+
 async def test_who_cannot_decide_sees_less(call_api: SpokenApi, browse: Browse) -> None:
     typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
     mine = await browse(f"/review/{ID}/draft", "POST", data=typed)

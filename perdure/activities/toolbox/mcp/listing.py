@@ -14,8 +14,9 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpServer, McpToolListing
 from perdure.contracts.values import canonical_json, digest_of, sha256_hex
 from perdure.core.agents.mcp_tools import ToolTreatment, toolset_of, treatment_of
+from perdure.core.agents.tool_versions import with_version
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
-from perdure.core.json_schema import mistakes_in_schema
+from perdure.core.json_schema import mistakes_in_schema, without_keywords
 from perdure.core.text import clean
 
 if TYPE_CHECKING:
@@ -249,39 +250,17 @@ def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, trea
     )
     place = {"command": list(server.command), "url": server.url, "key_argument": treatment.key_argument}
     versioned = {**unversioned.model_dump(mode="json"), "server": place, "listed": tool.model_dump(mode="json")}
-    return unversioned.model_copy(update={"version": digest_of(versioned)})
+    own = {"server": place, "listed": versioned["listed"]}  # with its words: a lock pins them too
+    return with_version(unversioned, parameters=unversioned.parameters, code={}, own=own, first=digest_of(versioned))
 
 
 def _schema_for_model(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:
     """Returns the schema for the model: without titles, which repeat names and cost tokens in every call, and without
     the argument for the idempotency key."""
-    reduced: dict[str, Any] = without_titles(dict(schema))
+    reduced: dict[str, Any] = without_keywords(dict(schema), ("title",))
     properties = reduced.get("properties")
     if key_argument and isinstance(properties, dict):
         reduced["properties"] = {name: subschema for name, subschema in properties.items() if name != key_argument}
         if isinstance(reduced.get("required"), list):
             reduced["required"] = [name for name in reduced["required"] if name != key_argument]
-    return reduced
-
-
-def without_titles(schema: Any) -> Any:
-    """Returns the schema without its titles. A property named `title` stays, as do all values in `enum`, `const`,
-    `default` and `examples`."""
-    if isinstance(schema, list):
-        return [without_titles(subschema) for subschema in schema]
-    if not isinstance(schema, dict):
-        return schema
-    reduced = {}
-    for keyword, value in schema.items():
-        if keyword == "title" and isinstance(value, str):
-            continue
-        if keyword in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
-            value = (
-                {name: without_titles(subschema) for name, subschema in value.items()}
-                if isinstance(value, dict)
-                else value
-            )
-        elif keyword not in ("enum", "const", "default", "examples", "required"):
-            value = without_titles(value)
-        reduced[keyword] = value
     return reduced

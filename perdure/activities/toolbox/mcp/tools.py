@@ -84,7 +84,7 @@ class McpTool:
         offered = connection.offer.tools.get(self.card.name)
         if offered is None:
             raise ToolRefused(f"the server {self.session.server.name} no longer has this tool")
-        if offered.card.version != self.card.version:
+        if not offered.card.is_version(self.card.version):
             raise ToolRefused("the tool has changed since the call was made; make a new call")
         arguments: dict[str, Any] = dict(args)
         meta: dict[str, Any] = {}

@@ -1,0 +1,379 @@
+"""The code of a tool: the text of its function, and of what it reaches in the files of its app.
+
+A statement at the top of a module is the unit: a function, a class, a constant, or a whole `if` or `try`. From the
+function's own statement, each used name leads to the statements that bind it in its module, and each import to the
+module that it names. This repeats until nothing new is found. Rules:
+
+- A module belongs to the app if its file is in the app's folder. The standard library, Perdure and installed packages
+  do not. Each import that is followed is a part without text, such as
+  `tools.prices:from decimal import Decimal as Decimal`. So another library makes another code.
+- All statements that bind a name are taken, in their order. So are those that change it at the top of its module:
+  `LIMITS["eur"] = 5`, `LIMITS.update(usd=6)`, `@HANDLERS.add`.
+- `from rules import *` takes the whole text of that module if the name can come from it. So does a module that is used
+  as a value (`getattr(rules, name)`), and an attribute that no statement of the module binds.
+- A function within a function, such as one that a factory returns, has the whole text of its module. The functions in
+  its closure are taken too: a decorator without `functools.wraps` keeps the author's function there.
+- Decorators are followed by their names, also into the functions that are named in their arguments. The arguments of
+  Perdure's own `tool` are not read: its settings are on the tool's card, and the caller passes the preview.
+- What the text leaves out is in perdure/sdk/source_text.py.
+
+Places are named from the app's folder, and parts are sorted by place. So the digest is equal in all processes and on
+all machines, whatever the order of functions in a file.
+
+Not covered: `global` state that is set elsewhere, data files, the environment, programs that are started, modules that
+are imported by a computed name, and versions of installed packages.
+
+Nothing here raises. What could not be read is in `Code.notes`, and a mark instead of its text is in `Code.parts`.
+"""
+
+import ast
+import functools
+import importlib.util
+import inspect
+import sys
+import threading
+import tokenize
+import warnings
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure.contracts.values import digest_of
+from perdure.sdk.source_names import Bound, Import, Use, bound_by, used_by
+from perdure.sdk.source_text import kept_lines
+
+MAX_STATEMENTS = 2_000
+MAX_CHARACTERS = 1_048_576
+"""The code of a tool ends there, with a note."""
+
+_ENGINE = "perdure"
+_INSTALLED = {"site-packages", "dist-packages", ".venv", "venv"}
+_NO_SOURCE = "<no source>"
+_one_at_a_time = threading.Lock()
+"""The filter of warnings belongs to the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code of one tool."""
+
+    parts: tuple[tuple[str, str], ...]
+    """Places, such as `tools.tickets:close`, with their texts, sorted by place."""
+    notes: tuple[str, ...] = ()
+    """Sentences about code that is reached but not covered; empty if the code is complete."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the parts."""
+        return digest_of(self.parts)
+
+
+def code_of(*functions: object, folder: Path | None = None) -> Code:
+    """Returns the code of these functions or tools together; their order does not matter.
+
+    `folder` is the app's folder. By default it is found from the first function: the folder of its top-level package,
+    or that folder's parent if it is called `tools`.
+    """
+    roots = [root for function in functions for root in _with_closures(_plain(function))]
+    files = [_file_of(root) for root in roots]
+    found = next(((root, file) for root, file in zip(roots, files, strict=True) if file is not None), None)
+    if folder is None and found is not None:
+        folder = _folder_of(*found)
+    walk = _Walk(Path() if folder is None else folder.resolve())
+    for root, file in zip(roots, files, strict=True):
+        walk.start(root, file)
+    walk.finish()
+    return Code(tuple(sorted(walk.parts.items())), tuple(sorted(walk.notes)))
+
+
+def code_digest(*functions: object, folder: Path | None = None) -> str:
+    """Returns the digest of `code_of`, as 64 hexadecimal digits."""
+    return code_of(*functions, folder=folder).digest
+
+
+class _Module:
+    """The statements of one file. It depends on the text only, so that each content is read once."""
+
+    def __init__(self, text: str) -> None:
+        self.is_readable = True
+        self._statements: list[ast.stmt] = []
+        self._lines: list[str | None] = [*text.split("\n")]
+        self.values: dict[str, list[int]] = {}
+        self.imports: dict[str, list[Import]] = {}
+        self._uses: dict[int, tuple[Use, ...]] = {}
+        try:
+            with _one_at_a_time, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the import has shown them; as errors they would stop the parser
+                tree = ast.parse(text)
+                self._lines = kept_lines(text, tree)
+                self._read(tree)
+        except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError):
+            self.is_readable, self._statements = False, []
+
+    def _read(self, tree: ast.Module) -> None:
+        self._statements = tree.body
+        bound = [bound_by(statement) for statement in tree.body]
+        for index, names in enumerate(bound):
+            self._bind(index, names)
+        for index, names in enumerate(bound):  # a change of an imported name belongs to the other module
+            for name in names.changed & self.values.keys():
+                self.values[name] = sorted({*self.values[name], index})
+        for index, statement in enumerate(tree.body):
+            self._uses[index] = used_by(statement, self._is_of_the_engine)
+
+    def _bind(self, index: int, names: Bound) -> None:
+        is_import = isinstance(self._statements[index], ast.Import | ast.ImportFrom)
+        for source in names.imports:
+            self.imports.setdefault(source.bound, []).append(source)
+            if not is_import:  # within `if` or `try`: the whole statement
+                self.values.setdefault(source.bound, []).append(index)
+        for name in names.values:
+            self.values.setdefault(name, []).append(index)
+
+    def _is_of_the_engine(self, name: str) -> bool:
+        sources = self.imports.get(name, [])
+        return bool(sources) and all(not each.level and _top(each.module) == _ENGINE for each in sources)
+
+    @property
+    def text(self) -> str:
+        return _joined(self._lines)
+
+    @property
+    def size(self) -> int:
+        return len(self._statements)
+
+    def binds(self, name: str) -> bool:
+        return name in self.values or name in self.imports
+
+    def text_of(self, name: str) -> str:
+        """Returns the statements that bind `name` to a value, or change it."""
+        found = [self._statements[index] for index in sorted(set(self.values.get(name, ())))]
+        return _joined([line for each in found for line in self._lines[_first_line(each) - 1 : each.end_lineno]])
+
+    def uses_of(self, name: str | None) -> Iterable[Use]:
+        """Returns the names that those statements use; for None, those of all statements."""
+        indexes = sorted(self._uses) if name is None else sorted(set(self.values.get(name, ())))
+        return (use for index in indexes for use in self._uses[index])
+
+    def binds_at(self, name: str, line: int) -> bool:
+        """Returns whether a statement with this line binds `name`."""
+        found = [self._statements[index] for index in self.values.get(name, ())]
+        return any(_first_line(each) <= line <= (each.end_lineno or each.lineno) for each in found)
+
+
+class _Walk:
+    """One search. A place is a file or the folder of a package."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parts: dict[str, str] = {}
+        self.notes: set[str] = set()
+        self._folder = folder
+        self._bases = [folder, *(path for each in sys.path if (path := Path(each).resolve()).is_relative_to(folder))]
+        self._modules: dict[Path, _Module | None] = {}
+        self._seen: set[tuple[Path, str | None, tuple[str, ...]]] = set()
+        self._waiting: deque[tuple[Path, Use]] = deque()
+        self._statements = self._characters = 0
+
+    def start(self, function: object, file: Path | None) -> None:
+        """Takes the statement of a function that is defined in `file`."""
+        name = str(getattr(function, "__qualname__", type(function).__qualname__))
+        module = None if file is None else self._module(file)
+        if file is None or module is None:
+            place = f"{str(getattr(function, '__module__', '')).rpartition('.')[2]}:{name}"
+            self.parts[place] = _NO_SOURCE
+            self.notes.add(f"{place} has no source")
+            return
+        outermost, line = name.partition(".")[0], function.__code__.co_firstlineno  # type: ignore[attr-defined]
+        if "<locals>" not in name and module.binds_at(outermost, line):
+            self._take_name(file, outermost, ())
+        else:
+            self._take_whole(file)
+
+    def finish(self) -> None:
+        """Follows all names that were found."""
+        while self._waiting:
+            if self._statements > MAX_STATEMENTS or self._characters > MAX_CHARACTERS:
+                self.notes.add(f"the code has more than {MAX_STATEMENTS:,} statements or {MAX_CHARACTERS:,} characters")
+                return
+            file, use = self._waiting.popleft()
+            if use.source is not None:
+                self._follow_import(file, use.source, use.chain)
+            elif not self._take_name(file, use.chain[0], use.chain[1:]):
+                self._take_stars(file, use.chain[0])
+
+    def _take_name(self, file: Path, name: str, chain: tuple[str, ...]) -> bool:
+        """Takes the statements that bind `name` in `file`. `chain` are the attributes that are used, which matter if it
+        is a module. Returns whether a statement binds it."""
+        module = self._module(file)
+        if module is None or not module.binds(name):
+            return False
+        chain = chain if name in module.imports else ()
+        if (file, name, chain) in self._seen:
+            return True
+        self._seen.add((file, name, chain))
+        if name in module.values:
+            self._add(f"{self._label(file)}:{name}", module.text_of(name), len(module.values[name]))
+            self._waiting += ((file, use) for use in module.uses_of(name))
+        self._waiting += ((file, Use(chain, source)) for source in module.imports.get(name, ()))
+        return True
+
+    def _take_stars(self, file: Path, name: str) -> None:
+        """Takes the modules whose names `file` has by `import *`, if `name` can be one of them."""
+        module = self._module(file)
+        for source in module.imports.get("*", ()) if module is not None else ():
+            place = self._located(file, source)
+            other = None if place is None else self._module(place)
+            if other is None or other.binds(name) or "*" in other.imports:
+                self._waiting.append((file, Use((), source)))
+
+    def _take_whole(self, place: Path) -> None:
+        file = _file_in(place)
+        module = self._module(place)
+        if module is None or (file, None, ()) in self._seen:
+            return
+        self._seen.add((file, None, ()))
+        if not module.is_readable:
+            self.notes.add(f"{self._label(file)} could not be parsed; its whole text was taken")
+        self._add(self._label(file), module.text, module.size)
+        self._waiting += ((file, use) for use in module.uses_of(None))
+        self._waiting += ((file, Use((), source)) for each in module.imports.values() for source in each)
+
+    def _follow_import(self, file: Path, source: Import, chain: tuple[str, ...]) -> None:
+        self._add(f"{self._label(file)}:{source}", "", 1)
+        place = self._located(file, source)
+        if place is None:
+            return
+        if source.name == "*":
+            self._take_whole(place)
+            return
+        names = deque(chain if source.name is None else (source.name, *chain))
+        while names:
+            name = names.popleft()
+            if self._take_name(_file_in(place), name, tuple(names)):
+                return
+            inner = _found(place / name) if place.is_dir() else None
+            if inner is None:
+                break
+            place = inner
+        self._take_whole(place)
+
+    def _located(self, file: Path, source: Import) -> Path | None:
+        """Returns the file or folder of the imported module; None if it is not in the app."""
+        parts = source.module.split(".") if source.module else []
+        if source.level:
+            bases = [file.parents[source.level - 1]] if source.level <= len(file.parents) else []
+        elif parts[0] == _ENGINE or parts[0] in sys.stdlib_module_names:
+            return None
+        else:
+            bases = self._bases
+        places = (_found(base.joinpath(*parts)) if parts else base for base in bases)
+        return next((place for place in places if place is not None and self._is_in_the_app(place)), None)
+
+    def _is_in_the_app(self, place: Path) -> bool:
+        return place.is_relative_to(self._folder) and not _INSTALLED & {*place.relative_to(self._folder).parts}
+
+    def _module(self, place: Path) -> _Module | None:
+        file = _file_in(place)
+        if file not in self._modules:
+            self._modules[file] = _read_module(file)
+        return self._modules[file]
+
+    def _label(self, file: Path) -> str:
+        path = file.relative_to(self._folder) if file.is_relative_to(self._folder) else Path(file.name)
+        parts = path.with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+    def _add(self, place: str, text: str, statements: int) -> None:
+        if place not in self.parts:
+            self._statements += statements
+            self._characters += len(text)
+            self.parts[place] = text
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> _Module:
+    return _Module(text)
+
+
+def _read_module(file: Path) -> _Module | None:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    try:
+        text = importlib.util.decode_source(content)
+    except (SyntaxError, UnicodeError, LookupError):
+        text = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return _parsed(text)
+
+
+def _plain(function: object) -> object:
+    """Returns the author's own function: of a tool, of a preview, of a method, or behind decorators."""
+    for _ in range(100):  # a decorator can refer to itself
+        inner = getattr(function, "__wrapped__", None) or getattr(function, "__func__", None)
+        if inner is None and not hasattr(function, "__code__") and not isinstance(function, type):
+            inner = getattr(function, "function", None) or getattr(function, "func", None)
+        if inner is None:
+            break
+        function = inner
+    return function
+
+
+def _with_closures(function: object) -> list[object]:
+    """Returns `function`, and the functions in its closure: a decorator without `functools.wraps` keeps the author's
+    function there."""
+    found = [function]
+    for each in found:
+        for cell in getattr(each, "__closure__", None) or ():
+            with suppress(ValueError):  # an empty cell
+                content = _plain(cell.cell_contents)
+                if inspect.isfunction(content) and not any(content is other for other in found):
+                    found.append(content)
+    return found
+
+
+def _file_of(function: object) -> Path | None:
+    code = getattr(function, "__code__", None)
+    if not inspect.iscode(code) or not code.co_filename.endswith(".py"):
+        return None
+    try:
+        path = Path(code.co_filename).resolve()
+        return path if path.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _folder_of(function: object, file: Path) -> Path:
+    package = sys.modules.get(_top(str(getattr(function, "__module__", ""))))
+    for each in getattr(package, "__path__", ()):
+        path = Path(each).resolve()
+        if file.is_relative_to(path):
+            return path.parent if path.name == "tools" else path
+    return file.parent
+
+
+def _file_in(place: Path) -> Path:
+    return place / "__init__.py" if place.suffix != ".py" else place
+
+
+def _found(path: Path) -> Path | None:
+    """Returns the folder of a package or the file of a module, as Python looks them up."""
+    file = path.with_name(f"{path.name}.py")
+    if path.is_dir() and ((path / "__init__.py").is_file() or not file.is_file()):
+        return path
+    return file if file.is_file() else None
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def _joined(lines: Iterable[str | None]) -> str:
+    return "\n".join(line for line in lines if line is not None)

@@ -1,0 +1,211 @@
+"""Approvals whose tool or policy has changed: they are opened again, and reissued for the version that is published."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.approvals import ApprovalPolicy, RequestKind
+from perdure.contracts.calls import ToolCallRequest
+from perdure.contracts.errors import CallerError
+from perdure.contracts.events import TOOL_AWAITING_APPROVAL
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import frozen_call_digest
+from perdure.core.agents.tool_versions import version_difference
+from perdure.core.approvals.assignments import reissue_refusal
+from perdure.core.approvals.decisions import Decider
+from perdure.core.calls.arguments import freeze_arguments
+from perdure.core.json_schema import MAX_FAULTS
+from perdure.store import audit
+from perdure.store.agents import card_of_version, published_agent
+from perdure.store.approvals.requests import policy_columns
+from perdure.store.approvals.review import Review, find_outdated, lock_for_review
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note, Wake, put
+from perdure.store.events.event_log import NewEvent, write
+
+_REOPEN = """
+UPDATE approvals SET status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL,
+  revision = $2, claimed_by = NULL, claimed_until = NULL, version = version + 1,
+  expires_at = clock_timestamp() + make_interval(secs => expires_seconds)
+WHERE id = $1 AND status IN ('approved', 'edited') RETURNING expires_at
+"""
+_REISSUE = """
+UPDATE approvals SET status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL,
+  claimed_by = NULL, claimed_until = NULL, assignee = NULL, escalated_at = NULL, fell_back_at = NULL,
+  expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),
+  version = version + 1,
+"""
+_PLAN_AGAIN = """
+UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
+"""
+_VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
+
+
+_OPEN = """
+SELECT id, status, kind, tool, agent_id, tool_version, policy_digest FROM approvals
+WHERE status IN ('pending', 'approved', 'edited')
+"""
+
+
+async def outdated_tools(tx: Connection) -> dict[str, str]:
+    """Returns the tool of each outdated approval of the tenant whose call has not started, by approval id."""
+    rows = await tx.fetch(_OPEN)
+    outdated = await find_outdated(tx, rows)
+    return {str(row["id"]): row["tool"] for row in rows if str(row["id"]) in outdated}
+
+
+async def cancel_outdated(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
+    """Cancels an approval that no longer covers its call. Approvals in other statuses do not change. `tx` must hold the
+    turn's lock."""
+    closed = await tx.fetchval(
+        "UPDATE approvals SET status = 'cancelled', closed_at = clock_timestamp(), version = version + 1 "
+        "WHERE id = $1 AND status IN ('approved', 'edited') RETURNING true",
+        approval_id,
+    )
+    if closed:
+        await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=turn_id)
+
+
+async def reopen_outdated(
+    tx: Connection, address: TurnAddress, ask: ToolCallRequest, approval_id: str, reason: str
+) -> None:
+    """Voids a given approval that no longer covers its call, and opens its request again with a new deadline. `tx` must
+    hold the turn's lock.
+
+    The arguments stay, with a reviewer's edits. The request is outdated until it is reissued.
+    """
+    row = await tx.fetchrow("SELECT decision FROM approvals WHERE id = $1 FOR UPDATE", approval_id)
+    expires_at = await tx.fetchval(_REOPEN, approval_id, _edited(row["decision"] if row else None))
+    if expires_at is None:
+        return
+    await tx.execute(_VOID_VOTES, approval_id)
+    await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=address.turn_id)
+    data: dict[str, JsonValue] = {
+        "tool": ask.tool,
+        "approval_id": approval_id,
+        "outdated": reason,
+        "expires_at": expires_at.isoformat(),
+    }
+    await write(tx, address, [NewEvent(TOOL_AWAITING_APPROVAL, data, ask.call_id)])
+
+
+def _edited(decision: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns a decision's edited call in the form of an edit that is still voted on, or None without an edit."""
+    if not decision or "args" not in decision:
+        return None
+    edited: dict[str, Any] = {name: decision[name] for name in ("args", "digest", "args_before") if name in decision}
+    return edited | {"by": decision.get("edited_by") or decision.get("by", "")}
+
+
+async def reissue_outdated(tx: Connection, approval_id: str, decider: Decider) -> tuple[Review, Note]:
+    """Makes an outdated request again, with the same arguments, for the published version and policy. Its votes are
+    void, and its deadline starts again. It keeps its id and gets a new digest. The returned note makes the turn read it
+    again.
+
+    Raises: CallerError 404, 403, 409 decided, 410, 409 `not_outdated`, 409 `cannot_reissue`, 409 `turn_stopped`, 422
+    `args_invalid`.
+    """
+    review = await lock_for_review(tx, approval_id, decider)
+    row, record = review.row, review.record
+    why = (await find_outdated(tx, [row])).get(approval_id)
+    agent = await published_agent(tx, row["agent_id"])
+    card = agent.card(row["tool"]) if agent is not None else None
+    refused = reissue_refusal(record, review.decider, row["kind"], why)
+    if refused is not None:
+        raise refused
+    if agent is None or card is None:
+        message = f"{why}, and the agent no longer has the tool {row['tool']}; reject the request"
+        raise CallerError("cannot_reissue", message, {"outdated": why}, status=409)
+    review.refuse_stopped()
+    digest = await _store_reissued(tx, row, card, agent.definition.approvals)
+    await _record_reissue(tx, review, card, why or "", digest)
+    return review, await put(tx, review.address.tenant_id, Wake.REQUEST, review.address.turn_id, approval_id)
+
+
+async def _store_reissued(tx: Connection, row: asyncpg.Record, card: ToolCard, policy: ApprovalPolicy) -> str:
+    """Changes the request and its planned call to the version of `card`, voids the votes, and returns the new digest.
+
+    Raises: CallerError 422 `args_invalid`.
+    """
+    stored = _reissued_columns(row, card, policy)
+    named = ", ".join(f"{name} = ${number}" for number, name in enumerate(stored, 4))
+    fallback_seconds = policy.fallback_after_seconds if policy.fallback_reviewer else None
+    deadlines = (policy.expires_seconds, fallback_seconds)
+    await tx.execute(f"{_REISSUE} {named} WHERE id = $1", row["id"], *deadlines, *stored.values())
+    await tx.execute(_VOID_VOTES, row["id"])
+    await tx.execute(_PLAN_AGAIN, row["turn_id"], row["call_id"], card.version, card.effect.value)
+    return str(stored["digest"])
+
+
+def _reissued_columns(row: asyncpg.Record, card: ToolCard, policy: ApprovalPolicy) -> dict[str, object]:
+    """Returns the columns of the request that the card and the policy determine.
+
+    Raises: CallerError 422 `args_invalid`.
+    """
+    nonce, edit = secrets.token_hex(16), row["revision"] or _edited(row["decision"])
+    args = row["args"] if edit is not None else _checked_args(row["args"], card)
+    revision = None
+    if edit is not None:
+        edited = _checked_args(edit["args"], card)
+        revision = {**edit, "args": edited, "digest": _digest(row, card, edited, nonce)}
+    return {
+        "args": args,
+        "revision": revision,
+        "digest": _digest(row, card, args, nonce),
+        "nonce": nonce,
+        "tool_version": card.version,
+        "effect": card.effect.value,
+        "risk": card.risk,
+        "description": card.description,
+        "describe": card.describe,
+        "schema": card.parameters,
+        "preview": {} if card.previews else None,
+        "proposed": {} if card.checks else None,
+        **policy_columns(policy, card.risk, RequestKind.APPROVAL),
+    }
+
+
+def _checked_args(args: dict[str, JsonValue], card: ToolCard) -> dict[str, JsonValue]:
+    """Returns the arguments in the form of the card's schema.
+
+    Raises: CallerError 422 `args_invalid`.
+    """
+    checked = freeze_arguments(args, card.parameters)
+    if checked.fault is None:
+        return checked.args
+    fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
+    message = f"The new version of the tool does not accept the arguments: {checked.fault}; reject the request"
+    raise CallerError("args_invalid", message, {"fields": fields}, status=422)
+
+
+def _digest(row: asyncpg.Record, card: ToolCard, args: dict[str, JsonValue], nonce: str) -> str:
+    return frozen_call_digest(
+        tenant_id=row["tenant_id"],
+        turn_id=str(row["turn_id"]),
+        call_id=row["call_id"],
+        tool=row["tool"],
+        tool_version=card.version,
+        args=args,
+        nonce=nonce,
+    )
+
+
+async def _record_reissue(tx: Connection, review: Review, card: ToolCard, why: str, digest: str) -> None:
+    row, address, approval_id = review.row, review.address, review.approval_id
+    before = await card_of_version(tx, row["agent_id"], row["tool"], row["tool_version"])
+    body: dict[str, JsonValue] = {
+        "because": why,
+        "from_version": row["tool_version"],
+        "to_version": card.version,
+        "changes": version_difference(before, card),
+        "digest": digest,
+        "signed_in": review.signed_in,
+    }
+    actor = review.decider.user_id
+    await audit.record(tx, "approval.reissued", approval_id, body, actor=actor, turn_id=address.turn_id)
+    event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reissued": True}
+    await write(tx, address, [NewEvent(TOOL_AWAITING_APPROVAL, event, row["call_id"])])
