@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import structlog
 from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard
+from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.values import canonical_json
@@ -59,15 +59,13 @@ class ApprovalActivities:
         return verdicts
 
 
-_log = structlog.get_logger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class PreviewTool:
     """The tool of an approval, on this worker."""
 
     preview: ToolPreview
     card: ToolCard
+    report: FailureReport
 
 
 class PreviewActivities:
@@ -109,7 +107,8 @@ class PreviewActivities:
         tool = self._deps.toolbox.find(approval.agent_id, approval.tool, card)
         if not isinstance(tool, Tool) or tool.preview is None or not tool.card.is_version(approval.tool_version):
             return "the tool has changed since the request, or is not on this worker"
-        return PreviewTool(tool.preview, tool.card)
+        report = FailureReport.of(self._deps, tool, tool.card, approval.turn_id, approval.call_id)
+        return PreviewTool(tool.preview, tool.card, report)
 
     async def _make_preview(self, approval: tool_previews.PreviewCall, tool: PreviewTool) -> dict[str, JsonValue]:
         secrets = self._deps.toolbox.secrets_for(tool.card)
@@ -138,8 +137,7 @@ class PreviewActivities:
         except TimeoutError:
             return {"fault": f"no response within {self._seconds:g} s"}
         except Exception as error:  # an author's code can raise anything, and its text may quote anything
-            _log.warning("preview_failed", tool=approval.tool, error=type(error).__name__)
-            return {"fault": f"the call failed ({type(error).__name__})"}
+            return {"fault": f"the preview failed: {tool.report.log('preview_failed', error)}"}
         return _bounded(preview)
 
 

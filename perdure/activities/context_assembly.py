@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop
 from perdure.activities.tool_execution import need_current_tool
+from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem
@@ -156,7 +157,11 @@ class AssemblyActivities:
                 raise AttemptFailed(AttemptFault.REFUSED, "the turn was stopped") from None
             raise
         except Exception as error:
-            raise _classify(error, config.timeout) from None
+            failed = _classify(error, config.timeout)
+            if failed.fault in (AttemptFault.UNCLASSIFIED, AttemptFault.TIMEOUT):
+                where = (context.card, context.turn_id, context.call_id)
+                FailureReport.of(self._deps, declared.tool, *where).log("tool_call_failed", error)
+            raise failed from None
         try:
             completeness = completeness_of(result.output)
         except ValueError as error:

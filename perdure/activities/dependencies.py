@@ -109,5 +109,7 @@ class Deps:
     version_wait_seconds: float = 60.0
     """The time in which another worker may take a call of a tool that has another version here. After it, the approval
     is outdated."""
+    shows_failure_messages: bool = True
+    """False if the operator hides the messages of tools' exceptions."""
     keeps_facts: bool = True
     """False if the operator disabled facts: graphs then learn that memory is unavailable."""

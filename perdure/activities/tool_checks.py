@@ -13,6 +13,7 @@ from temporalio import activity
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import Heartbeats, activity_guard
 from perdure.activities.tool_execution import CallAnswer, error_answer, need_current_tool
+from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
@@ -83,7 +84,8 @@ class _Attempt:
     """One attempt to check the calls of a round. Its heartbeat has the number of attempts that began, and of those in
     which a check was too slow, for the next one."""
 
-    def __init__(self, heartbeats: Heartbeats) -> None:
+    def __init__(self, heartbeats: Heartbeats, turn_id: str) -> None:
+        self.turn_id = turn_id
         recorded = heartbeats.recorded
         numbers: list[int] = recorded if isinstance(recorded, list) else [0, 0]
         self.begun, self.slow = numbers
@@ -169,7 +171,7 @@ class ToolCheckActivities:
         self, request: CheckRequest, calls: Sequence[CheckedCall], heartbeats: Heartbeats
     ) -> dict[str, CallAnswer]:
         """Returns the answers for those planned calls whose arguments are refused, by call id."""
-        attempt = _Attempt(heartbeats)
+        attempt = _Attempt(heartbeats, request.address.turn_id)
         problems = [_UNCHECKED] * len(calls)
         if attempt.begun < MAX_CHECKS:
             try:
@@ -202,6 +204,9 @@ class ToolCheckActivities:
             async with self._take(slots):
                 await attempt.begin()
                 refused = await _refusal(call.tool, call.row.args) if call.tool is not None else None
+                if call.tool is not None and refused is not None and refused.crash is not None:
+                    where = (call.tool.card, attempt.turn_id, call.row.call_id)
+                    FailureReport.of(self._deps, call.tool, *where).log("tool_check_raised", refused.crash)
         except UpstreamUnavailable as error:
             if error.code != _SLOW or not attempt.is_last_slow:
                 raise

@@ -3,7 +3,7 @@ its outcome. The rules are in perdure/core/calls/ledger.py."""
 
 import asyncio
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 from pydantic import JsonValue
@@ -11,11 +11,12 @@ from temporalio import activity
 
 from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.guard import cancelled_by_stop
+from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import RequestKind
-from perdure.contracts.calls import CallState, EffectClass, ToolCall, ToolOutcome
+from perdure.contracts.calls import CallState, EffectClass, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_EXECUTING, TOOL_RESULT
 from perdure.contracts.messages import MessageRef, Role
@@ -32,9 +33,11 @@ from perdure.core.approvals.validity import (
     call_refusal,
     lapse,
 )
+from perdure.core.calls.failures import is_permanent, known
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
+from perdure.sdk.json_reading import ArgumentsRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from perdure.store.approvals.reissue import cancel_outdated, reopen_outdated
@@ -45,18 +48,6 @@ from perdure.store.faults import StoreFault, store_fault
 
 CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
-CODE_ERRORS: tuple[type[Exception], ...] = (
-    TypeError,
-    AttributeError,
-    NameError,
-    ImportError,
-    NotImplementedError,
-    AssertionError,
-    ArithmeticError,
-    RecursionError,
-)
-"""Errors that only the tool's own code raises, so that another attempt changes nothing. KeyError and ValueError are not
-included: a target's answer that cannot be read may be readable the next time."""
 VERSION_RETRY_SECONDS = 2.0
 """Time until the next attempt of a call whose version this worker does not have."""
 MAX_STATE_CHARACTERS = 8 * 1024
@@ -73,16 +64,22 @@ class ClaimedCall:
 
     tool: CallableTool
     locked: tool_calls.LockedCall
-    args: dict[str, JsonValue]
     epoch: int
     attempt: Attempt
     claimed_at: float
     """Monotonic time just before the claim was requested (perdure/activities/tools.py)."""
+    report: FailureReport
+    """Reports a failure of the call."""
 
     @property
     def card(self) -> ToolCard:
         """The card of the tool that this worker runs."""
         return self.tool.card
+
+    @property
+    def args(self) -> dict[str, JsonValue]:
+        """The arguments to run with: the approved ones if the call has an approval."""
+        return self.locked.approval.args if self.locked.approval else self.locked.args
 
     @property
     def is_block(self) -> bool:
@@ -131,8 +128,8 @@ async def claim_call(
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
     tool = _within(tool, call.ask.timeout_seconds)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, tool.card, event)
-    args = locked.approval.args if locked.approval else locked.args
-    return ClaimedCall(tool, locked, args, epoch, attempt, requested_at)
+    report = FailureReport.of(deps, tool, card, call.address.turn_id, call.ask.call_id)
+    return ClaimedCall(tool, locked, epoch, attempt, requested_at, report)
 
 
 def _within(tool: CallableTool, seconds: float) -> CallableTool:
@@ -285,9 +282,8 @@ async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.Loc
     """Records an unknown outcome, which a person must settle: an earlier attempt may have sent the call."""
     outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
     if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
-        event = NewEvent(
-            TOOL_ERROR, {"tool": call.ask.tool, "code": "outcome_unknown", "effect": locked.key}, call.ask.call_id
-        )
+        lost = {"tool": call.ask.tool, "code": "outcome_unknown", "effect": locked.key}
+        event = NewEvent(TOOL_ERROR, {**lost, "known": known(KnownEnd.WORKER_LOST)}, call.ask.call_id)
         await tool_calls.settle(tx, call, locked.row.held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
     return outcome
 
@@ -315,9 +311,16 @@ class ToolAttempt:
     """True if another attempt would end in the same way."""
     stopped: bool = False
     """True if the turn was stopped during the attempt."""
+    failure: str = ""
+    """The line for people about what the tool raised. It can contain data, so the model does not receive it."""
+    known: dict[str, JsonValue] = field(default_factory=dict)
+    """The code and sentence of an effect whose outcome is unknown (`known`)."""
 
 
-STOPPED = ToolAttempt(ActionEnd.AMBIGUOUS, "the turn was stopped while the call was running", stopped=True)
+def _stopped(context: ToolContext) -> ToolAttempt:
+    message = "the turn was stopped while the call was running"
+    end = known(KnownEnd.STOPPED, str(context.sent))
+    return ToolAttempt(ActionEnd.AMBIGUOUS, message, stopped=True, known=end)
 
 
 async def attempt_call(claimed: ClaimedCall, context: ToolContext, stops: Stops) -> ToolAttempt:
@@ -327,7 +330,7 @@ async def attempt_call(claimed: ClaimedCall, context: ToolContext, stops: Stops)
     """
     async with stops.interruptible(context.turn_id):
         return await _run_within_limit(claimed, context)
-    return STOPPED
+    return _stopped(context)
 
 
 async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolAttempt:
@@ -339,36 +342,53 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
         async with asyncio.timeout(claimed.card.timeout_seconds):
             result = await claimed.tool.run(claimed.args, context)
     except ToolRefused as error:
-        return ToolAttempt(ActionEnd.REFUSED, error.message)
+        crash = error.crash if isinstance(error, ArgumentsRefused) else None
+        failure = claimed.report.log("tool_check_raised", crash) if crash is not None else ""
+        return ToolAttempt(ActionEnd.REFUSED, error.message, failure=failure)
     except ToolUnavailable as error:
         return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
     except AnswerWithheld as error:
-        return _withheld(claimed.card, error)
-    # raised by a tool that does not use `context.send`, so it may have sent something before
-    except EgressRefused as error:
-        return ToolAttempt(ActionEnd.AMBIGUOUS, str(error), permanent=True)
+        return _withheld(claimed, error, context)
     except asyncio.CancelledError:
         if not cancelled_by_stop():
             raise
-        return STOPPED
-    except TimeoutError:
-        return ToolAttempt(
-            ActionEnd.AMBIGUOUS, f"no response within {claimed.card.timeout_seconds:g} s", timed_out=True
-        )
-    except Exception as error:
-        _log.warning("tool_call_failed", tool=claimed.card.name, error=type(error).__name__)
-        message = str(error) if isinstance(error, ServerLost) else f"the call failed ({type(error).__name__})"
-        return ToolAttempt(ActionEnd.AMBIGUOUS, message, permanent=isinstance(error, CODE_ERRORS))
+        return _stopped(context)
+    except Exception as error:  # an author's code can raise anything
+        return _raised(claimed, error, context)
     return ToolAttempt(ActionEnd.RETURNED, result=result)
 
 
-def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
+def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> ToolAttempt:
+    """Returns the end of an attempt that raised something other than the tool's own answer."""
+    retried = claimed.tool.retry_errors if isinstance(claimed.tool, Tool) else ()
+    message, permanent = f"the call failed ({type(error).__name__})", False
+    if isinstance(error, TimeoutError):
+        message = f"no response within {claimed.card.timeout_seconds:g} s"
+    elif isinstance(error, EgressRefused):
+        # raised by a tool that does not use `context.send`, so it may have sent something before
+        message, permanent = str(error), True
+    elif isinstance(error, ServerLost):
+        message = str(error)
+    else:
+        permanent = is_permanent(error, retried, has_answer=context.sent.has_answer)
+    return ToolAttempt(
+        ActionEnd.AMBIGUOUS,
+        message,
+        timed_out=isinstance(error, TimeoutError),
+        permanent=permanent,
+        failure=claimed.report.log("tool_call_failed", error),
+        known=claimed.report.known(error, context.sent),
+    )
+
+
+def _withheld(claimed: ClaimedCall, error: AnswerWithheld, context: ToolContext) -> ToolAttempt:
     """Returns the result of a success whose body was not read, by the table in perdure/sdk/outcomes.py."""
+    card = claimed.card
     meaning, message = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
     if meaning is Meaning.REFUSED:
         return ToolAttempt(ActionEnd.REFUSED, f"{message}; {WITHHELD_ADVICE}")
     if meaning is Meaning.AMBIGUOUS:
-        return ToolAttempt(ActionEnd.AMBIGUOUS, message)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message, known=claimed.report.known(error, context.sent))
     note = f"the target accepted the {error.method} request, so it was executed; {error} and was not read"
     _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
     return ToolAttempt(
@@ -377,11 +397,12 @@ def _withheld(card: ToolCard, error: AnswerWithheld) -> ToolAttempt:
 
 
 class LocalToolFailed(Exception):
-    """A local tool failed. The exception leaves the transaction, which is rolled back; `message` is for the model."""
+    """A local tool failed. The exception leaves the transaction, which is rolled back. `message` is for the model, and
+    `failure` for people."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, failure: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.message, self.failure = message, failure
 
 
 async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResult:
@@ -403,10 +424,10 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     except Exception as error:
         if _raised_by_asyncpg(error) and store_fault(type(error)) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
             raise
+        failure = claimed.report.log("tool_call_failed", error)
         if isinstance(error, TimeoutError):
-            raise LocalToolFailed("the tool exceeded its time limit") from None
-        _log.warning("local_tool_raised", tool=claimed.card.name, error=type(error).__name__)
-        raise LocalToolFailed(f"the tool failed ({type(error).__name__})") from None
+            raise LocalToolFailed("the tool exceeded its time limit", failure) from None
+        raise LocalToolFailed(f"the tool failed ({type(error).__name__})", failure) from None
 
 
 def _raised_by_asyncpg(error: Exception) -> bool:
@@ -451,11 +472,15 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | 
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
-def error_answer(call: ToolCall, message: str, *, wrapped: bool = False) -> CallAnswer:
+def error_answer(call: ToolCall, message: str, *, wrapped: bool = False, failure: str = "") -> CallAnswer:
     """Returns an answer for a failure that the model can react to. `wrapped` adds the wrapper of a code block's
-    results."""
+    results. Only the event has `failure`, which is for people."""
     body: dict[str, JsonValue] = {"status": "error", "message": message}
-    return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
+    answer = _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
+    if not failure:
+        return answer
+    (event,) = answer.events
+    return replace(answer, events=(replace(event, data={**event.data, "failure": failure}),))
 
 
 def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> CallAnswer:

@@ -25,11 +25,12 @@ from perdure.activities.tool_execution import (
     settled_answer,
 )
 from perdure.activities.working_memory import save_working_memory
-from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.calls import CallState, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.events import TOOL_ERROR
 from perdure.contracts.ids import file_id
 from perdure.contracts.turns import TurnAddress
+from perdure.core.calls.failures import known
 from perdure.core.calls.ledger import ActionEnd, Attempt, SettleAction, after_act, may_have_happened
 from perdure.core.calls.retries import TOOL_ERRORS, next_delay
 from perdure.core.memory.files import safe_name
@@ -86,7 +87,7 @@ class ToolActivities:
                 answer = await _settle_returned(tx, call, claimed, result)
             return answer.outcome
         except LocalToolFailed as failure:
-            return await self._settle(call, claimed, error_answer(call, failure.message))
+            return await self._settle(call, claimed, error_answer(call, failure.message, failure=failure.failure))
         except _SettleRejected:
             raise await self._count_lost(call) from None
 
@@ -134,21 +135,21 @@ class ToolActivities:
             delay = next_delay(result.retry_after_seconds)
             raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
         if action is SettleAction.OUTCOME_UNKNOWN:
-            event = NewEvent(
-                TOOL_ERROR,
-                {
-                    "tool": claimed.card.name,
-                    "code": "outcome_unknown",
-                    "effect": claimed.locked.key,
-                    "message": result.message,
-                },
-                call.ask.call_id,
-            )
+            unknown: dict[str, JsonValue] = {
+                "tool": claimed.card.name,
+                "code": "outcome_unknown",
+                "effect": claimed.locked.key,
+                "message": result.message,
+                "known": result.known or known(KnownEnd.EARLIER_ATTEMPT, words=result.message),
+                **({"failure": result.failure} if result.failure else {}),
+            }
+            event = NewEvent(TOOL_ERROR, unknown, call.ask.call_id)
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await tool_calls.settle(tx, call, claimed.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
             return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
         if action is SettleAction.FAILED:
-            return await self._settle(call, claimed, error_answer(call, result.message, wrapped=claimed.is_block))
+            answer = error_answer(call, result.message, wrapped=claimed.is_block, failure=result.failure)
+            return await self._settle(call, claimed, answer)
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 answer = await _settle_returned(tx, call, claimed, result.result)

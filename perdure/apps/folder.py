@@ -439,7 +439,7 @@ def _tools_in(module_name: str, path: Path) -> list[Tool] | AppProblem:
     except (Exception, SystemExit) as error:  # an app's module runs at import and may raise anything
         return AppProblem(path, _line_in(path, error), f"cannot be imported: {type(error).__name__}: {error}")
     values = [value for value in vars(module).values() if isinstance(value, Tool)]
-    return [tool for tool in values if tool.function.__module__ == module_name]
+    return [replace(tool, folder=path.parent.parent) for tool in values if tool.function.__module__ == module_name]
 
 
 def _line_in(path: Path, error: BaseException) -> int | None:

@@ -168,6 +168,26 @@ class CallState(StrEnum):
     """A crash between act and record of an opaque call. A reviewer settles it."""
 
 
+class KnownEnd(StrEnum):
+    """The end of a call whose outcome is unknown, as far as it is known."""
+
+    RAISED_BEFORE_SEND = "raised_before_send"
+    """The tool raised an error before `context.send` sent a request that can change something."""
+    RAISED_AFTER_SEND = "raised_after_send"
+    ANSWERED_ERROR = "answered_error"
+    ANSWER_NOT_READ = "answer_not_read"
+    NO_ANSWER = "no_answer"
+    """The connection ended before the target answered."""
+    TIMED_OUT = "timed_out"
+    STOPPED = "stopped"
+    """The turn was stopped while the call was running."""
+    EARLIER_ATTEMPT = "earlier_attempt"
+    """The last attempt did nothing, but an earlier one may have reached the target."""
+    WORKER_LOST = "worker_lost"
+    """The worker was lost, or could not record the end."""
+    TURN_ENDED = "turn_ended"
+
+
 class ToolOutcome(Tolerant):
     """A settled call, or why it is not settled."""
 

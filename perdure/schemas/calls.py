@@ -6,6 +6,16 @@ from typing import Any
 from perdure.schemas.base import Answer
 
 
+class KnownOfEffect(Answer):
+    """The end of an effect whose outcome is unknown, as far as it is known."""
+
+    code: str
+    """`raised_before_send`, `raised_after_send`, `answered_error`, `answer_not_read`, `no_answer`, `timed_out`,
+    `stopped`, `earlier_attempt`, `worker_lost` or `turn_ended`."""
+    message: str = ""
+    """A sentence with the request that was sent and the target's words, if there are any."""
+
+
 class Effect(Answer):
     """An effect of the ledger. `get_effect` returns it with all fields."""
 
@@ -28,6 +38,10 @@ class Effect(Answer):
     settled_by: str | None = None
     comment: str | None = None
     """The evidence of the user who settled it."""
+    known: KnownOfEffect | None = None
+    """Only if the outcome is unknown."""
+    failure: str | None = None
+    """The error that the tool raised and its place, if the outcome is unknown: `KeyError: 'id' at tools/desk.py:41`."""
     created_at: datetime | None = None
 
 

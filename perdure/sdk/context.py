@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from perdure.sdk.outcomes import (
     ToolRefused,
     ToolUnavailable,
     answer_or_raise,
+    is_unsent,
     raise_failure,
     raise_withheld,
 )
@@ -91,6 +92,25 @@ def _no_loop(name: str) -> RuntimeError:
     return RuntimeError(f"{name} must be awaited: define the tool with `async def`, or use your own HTTP client")
 
 
+@dataclass(slots=True)
+class SentRequest:
+    """The last request of a call that `context.send` sent and that can change something."""
+
+    method: str = ""
+    """Empty if none was sent."""
+    host: str = ""
+    status: int | None = None
+    """The HTTP status with which the target answered it."""
+    has_answer: bool = False
+    """True if any request of the call was answered, also one that only reads."""
+
+    def __str__(self) -> str:
+        if not self.method:
+            return ""
+        answer = f"was answered with {self.status}" if self.status is not None else "was sent, and no answer was read"
+        return f"{self.method} to {self.host} {answer}"
+
+
 class UndeclaredSecret(LookupError):
     """A tool requested a secret that its card does not name."""
 
@@ -122,6 +142,8 @@ class ToolContext:
 
     reads_only: bool = False
     """True for a preview: nothing is sent that can change anything."""
+    sent: SentRequest = field(default_factory=SentRequest, repr=False)
+    """The request that was sent last, for the engine."""
     memory: MemoryLimits = DEFAULT_LIMITS
     """Limits for the engine's own memory tools."""
 
@@ -193,22 +215,32 @@ class ToolContext:
             follow_redirects=False,
             timeout=httpx.Timeout(seconds_left, connect=connect_seconds, pool=connect_seconds),
         )
-        return answer_or_raise(effect, await self._exchange(request, effect, _host(url), seconds_left), refusals)
+        response = await self._exchange(request, effect, method.upper(), _host(url), seconds_left)
+        return answer_or_raise(effect, response, refusals)
 
     async def _exchange(
-        self, request: Awaitable[httpx.Response], effect: EffectClass, host: str, seconds: float
+        self, request: Awaitable[httpx.Response], effect: EffectClass, method: str, host: str, seconds: float
     ) -> httpx.Response:
         """Runs the whole exchange under the limits of this call.
 
         Raises: the exceptions of `send`, except those for a status.
         """
+        before = replace(self.sent)
+        if method not in READ_METHODS:
+            self.sent.method, self.sent.host, self.sent.status = method, host, None
         try:
             with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + seconds)):
-                return await request
+                response = await request
+            self.sent.has_answer = True
+            if method not in READ_METHODS:
+                self.sent.status = response.status_code
+            return response
         except AnswerWithheld as error:
             raise_withheld(effect, error)
             raise
         except (httpx.HTTPError, httpx.InvalidURL, EgressRefused, DeadlineMissed) as error:
+            if is_unsent(error):
+                self.sent.method, self.sent.host, self.sent.status = before.method, before.host, before.status
             raise_failure(effect, host, error)
             raise
 

@@ -28,6 +28,11 @@ class ArgumentsRefused(ToolRefused):
         """The path of the argument, with dots; empty for the arguments as a whole."""
         self.problem = problem
 
+    @property
+    def crash(self) -> BaseException | None:
+        """The error of a validator of the author's, if it was not a refusal."""
+        return None if isinstance(self.__cause__, ValidationError) else self.__cause__
+
     @classmethod
     def of(cls, fault: Any, *within: str) -> "ArgumentsRefused":
         """Returns the refusal of one of pydantic's faults."""

@@ -103,12 +103,15 @@ def meaning_of_withheld(effect: EffectClass, method: str) -> Meaning:
 
 def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
     """Applies the table above to an exception of httpx or of the egress rules."""
-    if isinstance(error, _NEVER_SENT) or (isinstance(error, DeadlineMissed) and not error.sent):
-        return Meaning.UNAVAILABLE
-    if isinstance(error, _INVALID_TARGETS):
-        return Meaning.REFUSED
+    if is_unsent(error):
+        return Meaning.REFUSED if isinstance(error, _INVALID_TARGETS) else Meaning.UNAVAILABLE
     changes_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
     return Meaning.UNAVAILABLE if changes_nothing and not isinstance(error, _TIMEOUTS) else Meaning.AMBIGUOUS
+
+
+def is_unsent(error: Exception) -> bool:
+    """Returns whether an exception of httpx or of the egress rules means that nothing was sent."""
+    return isinstance(error, _NEVER_SENT + _INVALID_TARGETS) or (isinstance(error, DeadlineMissed) and not error.sent)
 
 
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:

@@ -103,4 +103,6 @@ def _call(
     except Exception as error:
         return None, error
     except BaseException as error:  # such as SystemExit, or the panic of an extension: the call must still end
-        return None, RuntimeError(f"the tool raised {type(error).__name__}")
+        ended = RuntimeError(f"the tool raised {type(error).__name__}")
+        ended.__cause__ = error  # has the place
+        return None, ended

@@ -14,6 +14,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from pydantic import JsonValue, ValidationError
@@ -146,6 +147,10 @@ class Tool:
     parameters: Parameters = field(repr=False)
     preview: ToolPreview | None = field(default=None, repr=False)
     """The read-only preview of a call, if the author wrote one."""
+    retry_errors: tuple[type[Exception], ...] = ()
+    """Errors of the function after which a `read` or `keyed` call is retried although they look like mistakes."""
+    folder: Path | None = field(default=None, repr=False, compare=False)
+    """The folder of its app; None for the engine's own tools."""
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
         """Calls the tool once.
@@ -204,6 +209,7 @@ def tool(
     describe: str = "",
     preview: PreviewFunction | None = None,
     max_answer_bytes: int | None = None,
+    retry_errors: Sequence[type[Exception]] = (),
     version: str | None = None,
 ) -> Callable[[Callable[..., object]], Tool]:
     """Makes a tool from a function, whose docstring is the description for the model.
@@ -214,6 +220,7 @@ def tool(
     - preview: an async function with some or all of the same arguments. It reads the target and changes nothing.
     - key_ttl_seconds: for `keyed` only, and required there: how long the target remembers an idempotency key.
     - max_answer_bytes: the largest HTTP response that is read; None uses the operator's setting, by default 10 MiB.
+    - retry_errors: for `read` and `keyed`: errors of the code, such as ValueError, that are retried nevertheless.
     - version: replaces the code in the tool's version: change it when the function's behavior changes; open approvals
       of the old version are then outdated. Without it, the version covers the code that the function reaches
       (perdure/sdk/source.py).
@@ -227,7 +234,7 @@ def tool(
     return _ToolOptions(
         effect=effect, approval=approval, capability=capability, risk=risk, timeout_seconds=timeout_seconds,
         key_ttl_seconds=key_ttl_seconds, secrets=secrets, wants_state=wants_state, describe=describe, preview=preview,
-        max_answer_bytes=max_answer_bytes, version=version,
+        max_answer_bytes=max_answer_bytes, retry_errors=retry_errors, version=version,
     ).make  # fmt: skip
 
 
@@ -246,6 +253,7 @@ class _ToolOptions:
     describe: str
     preview: PreviewFunction | None
     max_answer_bytes: int | None
+    retry_errors: Sequence[type[Exception]]
     version: str | None
 
     def make(self, function: Callable[..., object]) -> Tool:
@@ -278,7 +286,7 @@ class _ToolOptions:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         card = self._versioned(unversioned, function, parameters)
-        return Tool(card, function, parameters, preview)
+        return Tool(card, function, parameters, preview, tuple(self.retry_errors))
 
     def _versioned(self, card: ToolCard, function: Callable[..., object], parameters: Parameters) -> ToolCard:
         """Returns the card with its versions. Whether its types check more does not change the tool: approvals from
@@ -305,6 +313,14 @@ class _ToolOptions:
             raise ToolDefinitionError(
                 f"tool {name}: key_ttl_seconds, the time for which the target keeps a key, is required for keyed "
                 "tools and allowed for them only"
+            )
+        if not isinstance(self.retry_errors, Sequence) or not all(
+            isinstance(each, type) and issubclass(each, Exception) for each in self.retry_errors
+        ):
+            raise ToolDefinitionError(f"tool {name}: write retry_errors=(ValueError,), a tuple of exception classes")
+        if self.retry_errors and effect_class not in (EffectClass.READ, EffectClass.KEYED):
+            raise ToolDefinitionError(
+                f"tool {name}: retry_errors is for read and keyed tools; {effect_class.value} calls are tried once"
             )
         for label, value in (("secrets", self.secrets), ("wants_state", self.wants_state)):
             if isinstance(value, str):

@@ -192,6 +192,7 @@ async def _deps(
         memory=settings.memory(),
         version_wait_seconds=settings.tool_version_wait,
         keeps_facts=settings.facts,
+        shows_failure_messages=settings.failure_messages,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
     )
 

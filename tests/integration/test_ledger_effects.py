@@ -1,10 +1,12 @@
 """`tools.run` on the real ledger: what each effect class promises, whatever dies or sleeps; answers too large."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -27,7 +29,7 @@ from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import TOOL_ERRORS
 from perdure.egress import Transport
 from perdure.sdk.tools import ToolContext
-from perdure.store.calls import tool_calls
+from perdure.store.calls import effects, tool_calls
 from perdure.store.database import Connection, Database
 from tests.conftest import KEYRING, Urls
 from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
@@ -198,8 +200,17 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(h
     assert [tuple(row) for row in await harness.rows(kept, address.conversation_id)] == [("jotting", "again")]
 
 
-@pytest.mark.parametrize(("how", "times"), [("mistake", 1), ("answer", TOOL_ERRORS)])
-async def test_an_error_of_the_tool_is_not_retried_and_an_odd_answer_is(harness: Harness, how: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "times", "failure"),
+    [
+        ("mistake", 1, r"AttributeError: .+ at tools/desk\.py:\d+"),
+        ("missing", 1, r"KeyError: 'missing' at tools/desk\.py:\d+"),
+        ("answer", TOOL_ERRORS, r"JSONDecodeError: .+ at tools/desk\.py:\d+"),
+    ],
+)
+async def test_an_error_of_the_tool_is_not_retried_and_an_odd_answer_is(
+    harness: Harness, how: str, times: int, failure: str
+) -> None:
     address = await harness.plan(("stumble", {"how": how}), agent_id="voiced")
     call, before = await harness.tool_call(address, "t1.0", "voiced"), harness.world.count("/look")
     for attempt in range(1, times):
@@ -208,6 +219,61 @@ async def test_an_error_of_the_tool_is_not_retried_and_an_odd_answer_is(harness:
         assert raised.value.type == "tool_unavailable"
     assert (await harness.activity(ToolActivities(harness.deps).run, call, attempt=times)).state is S.FAILED
     assert harness.world.count("/look") == before + times
+    (error,) = await harness.event_data(address.turn_id, "tool.error")
+    assert re.fullmatch(failure, error["failure"])
+    settled = str((await harness.call_row(address))["outcome"]) + str(error["result"])
+    assert "missing" not in settled and "desk.py" not in settled, "the model and Temporal receive only the class"
+
+
+async def _before(context: ToolContext, **given: Any) -> None:
+    raise KeyError("missing")
+
+
+async def _after(context: ToolContext, **given: Any) -> None:
+    await context.send("POST", "http://desk.test/post", json={"call": context.turn_id})
+    raise ValueError("a value")
+
+
+async def _broken(context: ToolContext, **given: Any) -> None:
+    await context.send("POST", "http://desk.test/post", json={"call": context.turn_id, "mode": "break"})
+
+
+async def _rejected(context: ToolContext, **given: Any) -> None:
+    answer = httpx.Response(500, request=httpx.Request("POST", "http://desk.test"))
+    raise httpx.HTTPStatusError("desk.test answered 500: out of paper", request=answer.request, response=answer)
+
+
+@pytest.mark.parametrize(
+    ("function", "known", "failure"),
+    [
+        (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
+        (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
+        (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
+        (_rejected, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
+        (None, "worker_lost", ""),
+    ],
+)
+@pytest.mark.parametrize("shows", [True, False])
+async def test_what_is_known_of_an_opaque_call_is_recorded(
+    harness: Harness, function: Any, known: str, failure: str, shows: bool
+) -> None:
+    tool = next(tool for agent, tool in app_agents()[1] if (agent, tool.card.name) == ("desk", "shout"))
+    own = [("desk", replace(tool, function=function or tool.function, folder=Path(__file__).parent))]
+    deps = replace(harness.deps, toolbox=Toolbox(own, lambda name: None, harness.deps.toolbox.http))
+    running = ToolActivities(replace(deps, shows_failure_messages=shows))
+    address = await harness.plan(("shout", {"mode": "wait"}))
+    if function is None:
+        await kill_while_sent(harness, address)
+    ended = await harness.activity(running.run, await harness.tool_call(address, "t1.0"), attempt=2)
+    assert ended.state is S.OUTCOME_UNKNOWN
+    async with harness.db.transaction("local") as tx:
+        effect = await effects.get_effect(tx, effect_key(address.turn_id, "t1.0"), None)
+    assert effect["known"]["code"] == known  # type: ignore[index]
+    shown = str(effect["failure"] or "")
+    name, _, place = failure.partition(": ")
+    assert shown.startswith(failure if shows else name)
+    words = place.partition(" at ")[0]
+    assert shows or not words or words not in str(effect)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Masks a provider's sentence: what explains the refusal stays, what may be content or a secret becomes `…`."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,9 +85,7 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
     that the request's content has too are masked, unless they are all common words. So are objects in braces, e-mail
     addresses, URLs with more than a path, keys, long tokens and secrets.
     """
-    for secret in sorted(request.secrets, key=len, reverse=True):
-        if secret:
-            text = text.replace(secret, MASK)
+    text = _without(request.secrets, text)
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
     is_cut = len(text) > _MAX_READ_CHARACTERS
@@ -104,6 +102,21 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
         MASK if _is_token(word) and word.strip(_AROUND) not in request.names else word for word in text.split()
     )
     return text if len(text) <= MAX_SENTENCE_CHARACTERS else text[: MAX_SENTENCE_CHARACTERS - 1] + MASK
+
+
+def mask_secrets(text: str, secrets: Collection[str]) -> str:
+    """Returns `text` without these secrets, also as Python's `repr` writes them, and without what looks like one: keys,
+    tokens, passwords, and URLs with more than a path. Everything else stays."""
+    text = _without([*secrets, *(repr(secret)[1:-1] for secret in secrets)], text[:_MAX_READ_CHARACTERS])
+    for pattern in (_URL_WITH_MORE, _KEY):
+        text = pattern.sub(MASK, text)
+    return _AFTER_KEY.sub(rf"\1{MASK}", text)
+
+
+def _without(secrets: Iterable[str], text: str) -> str:
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
 
 
 def _masked_quotations(text: str, names: Collection[str], *, is_cut: bool) -> str:

@@ -175,8 +175,7 @@ def after_act(
     proves nothing.
 
     A read that exceeded its own timeout is not retried, because it had its time. `permanent` means that a bug in
-    the tool's code broke the call. Such a read is not retried either. A keyed call is: its next attempt may still learn
-    the outcome.
+    the tool's code broke the call. No call is retried then: another attempt would break in the same way.
 
     An attempt that is not allowed to send settles nothing, not even as the last. The attempt that owns the call settles
     it, or the end of the turn does.
@@ -186,7 +185,8 @@ def after_act(
     if acted is ActionEnd.NOT_OWNED:
         return SettleAction.RETRY if sent_before else SettleAction.RELEASE
     if sent_before:
-        return SettleAction.OUTCOME_UNKNOWN if last_attempt or acted is ActionEnd.REFUSED else SettleAction.RETRY
+        ends = last_attempt or permanent or acted is ActionEnd.REFUSED
+        return SettleAction.OUTCOME_UNKNOWN if ends else SettleAction.RETRY
     if acted is ActionEnd.REFUSED:
         return SettleAction.FAILED
     if acted is ActionEnd.NOT_SENT:
@@ -194,7 +194,7 @@ def after_act(
     if effect is EffectClass.OPAQUE:
         return SettleAction.OUTCOME_UNKNOWN
     if effect is EffectClass.KEYED:
-        return SettleAction.OUTCOME_UNKNOWN if last_attempt else SettleAction.RETRY
+        return SettleAction.OUTCOME_UNKNOWN if last_attempt or permanent else SettleAction.RETRY
     if effect is EffectClass.LOCAL:
         return SettleAction.FAILED  # Its transaction was rolled back, so nothing happened.
     return SettleAction.FAILED if last_attempt or timed_out or permanent else SettleAction.RETRY

@@ -157,7 +157,9 @@ async def _record(
 
 
 _SELECT = (
-    "SELECT c.*, s.name AS settler, clock_timestamp() < c.quiet_at AS early FROM tool_calls c "
+    "SELECT c.*, s.name AS settler, clock_timestamp() < c.quiet_at AS early, "
+    "CASE WHEN c.state = 'outcome_unknown' THEN (SELECT e.data FROM events e WHERE e.turn_id = c.turn_id "
+    "AND e.call_id = c.call_id AND e.kind = 'tool.error' ORDER BY e.seq DESC LIMIT 1) END AS said FROM tool_calls c "
     "JOIN turns t ON t.id = c.turn_id LEFT JOIN users s ON s.id = c.settled_by"
 )
 
@@ -208,6 +210,7 @@ async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str,
 
 
 def _show_effect(row: asyncpg.Record) -> dict[str, object]:
+    said = row["said"] or {}
     return {
         "key": row["key"],
         "state": row["state"],
@@ -223,6 +226,8 @@ def _show_effect(row: asyncpg.Record) -> dict[str, object]:
         "settled_at": row["settled_at"],
         "settled_by": row["settler"],
         "comment": row["comment"],
+        "known": said.get("known"),
+        "failure": said.get("failure"),
         "created_at": row["created_at"],
     }
 

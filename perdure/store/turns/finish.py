@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 from pydantic import JsonValue
 
-from perdure.contracts.calls import CallState
+from perdure.contracts.calls import CallState, KnownEnd
 from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import (
     COMPLETED,
@@ -26,6 +26,7 @@ from perdure.contracts.messages import Role
 from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
+from perdure.core.calls.failures import known
 from perdure.core.text import estimated_tokens, preview
 from perdure.core.transcript import (
     READ_CHARACTERS,
@@ -368,7 +369,7 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
         code, sentence = status_without_result(state)
         data: dict[str, JsonValue] = {"tool": row["tool"], "code": code, "message": sentence}
         if state is CallState.OUTCOME_UNKNOWN:
-            data |= {"code": state.value, "effect": row["key"]}
+            data |= {"code": state.value, "effect": row["key"], "known": known(KnownEnd.TURN_ENDED)}
         if message := made.get(row["call_id"]):
             data |= {"message_id": message.id, "result": preview(message.content)}
         events.append(NewEvent(TOOL_ERROR, data, row["call_id"]))

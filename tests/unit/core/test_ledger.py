@@ -1,9 +1,12 @@
 """The ledger of effects: what is recorded of a call decides whether it runs again."""
 
+import json
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from perdure.contracts import ids
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls import ledger
+from perdure.core.calls.failures import failure_text, frames_of, is_permanent
 from perdure.core.calls.ledger import (
     ActionEnd,
     Attempt,
@@ -25,6 +29,7 @@ from perdure.core.calls.ledger import (
 )
 from tests.scale import sized
 
+HERE = Path(__file__).name
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 OPEN, STOPPED, ENDED = LockedTurn(False, False), LockedTurn(False, True), LockedTurn(True, False)
 FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later run", 1)
@@ -151,7 +156,51 @@ def test_an_outcome_follows_the_class_and_a_resent_call_is_never_undone(acted: A
 def test_a_read_that_used_up_its_time_is_not_retried() -> None:
     assert after_act(EffectClass.READ, ActionEnd.AMBIGUOUS, last_attempt=False, timed_out=True) is SettleAction.FAILED
     assert after_act(EffectClass.KEYED, ActionEnd.AMBIGUOUS, last_attempt=False, timed_out=True) is SettleAction.RETRY
+    for effect, recorded in ((EffectClass.READ, F), (EffectClass.KEYED, UNK), (EffectClass.OPAQUE, UNK)):
+        for sent in (False, True):
+            ended = after_act(effect, ActionEnd.AMBIGUOUS, last_attempt=False, permanent=True, sent_before=sent)
+            assert ended is (UNK if sent else recorded), "a mistake of the tool's code is tried once"
     assert ledger.reservation_deadline(NOW) == NOW + ledger.ZOMBIE_GRACE
+
+
+def _raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except BaseException as raised:
+        return raised
+
+
+NO_JSON = json.JSONDecodeError("no", "<", 0)
+
+
+@pytest.mark.parametrize(("error", "retried", "has_answer", "expected"), [
+    *((kind("x"), (), True, True) for kind in (TypeError, KeyError, AttributeError, ValueError, NameError, IndexError)),
+    *((kind("x"), (), True, False) for kind in (RuntimeError, OSError, ssl.SSLCertVerificationError, Exception)),
+    *((ValueError("x"), (ValueError,), False, False), (KeyError("x"), (LookupError,), False, False)),
+    *((NO_JSON, (), True, False), (NO_JSON, (), False, True)),
+    (ExceptionGroup("g", [ExceptionGroup("h", [KeyError("x")])]), (), True, True),
+    (ExceptionGroup("g", [KeyError("x"), OSError("y")]), (), True, False),
+])  # fmt: skip
+def test_mistakes_of_the_code_are_not_retried(
+    error: Exception, retried: tuple[type[Exception], ...], has_answer: bool, expected: bool
+) -> None:
+    assert is_permanent(error, retried, has_answer=has_answer) is expected
+
+
+def test_a_failure_names_the_innermost_place_of_the_app() -> None:
+    here = Path(__file__).parent
+    line = _raised.__code__.co_firstlineno + 2
+    error: BaseException = _raised(KeyError("a"))
+    assert failure_text(error, "'a'", frames_of(error, here)) == f"KeyError: 'a' at {HERE}:{line}"
+    try:
+        json.loads("<")
+    except ValueError as raised:
+        error = raised
+    assert failure_text(error, "", frames_of(error, None)).startswith("JSONDecodeError at json.decoder:")
+    assert [frame.place.split(".")[0] for frame in frames_of(error, here)][:2] == ["test_ledger", "json"]
+    far = ValueError("without a place")
+    far.__cause__ = _raised(SystemExit(1))
+    assert failure_text(far, "", frames_of(far, here)) == f"ValueError at {HERE}:{line}"
 
 
 TIMEOUT_SECONDS = 5.0

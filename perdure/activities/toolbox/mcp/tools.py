@@ -35,7 +35,7 @@ from pydantic import JsonValue
 
 from perdure.activities.toolbox.mcp.wire import CLOSED_MESSAGES
 from perdure.contracts.agents import AgentDefinition, ToolCard
-from perdure.contracts.calls import EffectClass
+from perdure.contracts.calls import EffectClass, KnownEnd
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpServer, server_of
 from perdure.core.egress import NamedHost, Outbound
 from perdure.sdk.context import ToolContext
@@ -62,6 +62,10 @@ ReportServer = Callable[[str, str, str], Awaitable[None]]
 
 class ServerLost(Exception):
     """The call was sent, but no readable response arrived. The effect may have happened."""
+
+    def __init__(self, message: str, known: KnownEnd = KnownEnd.NO_ANSWER) -> None:
+        super().__init__(message)
+        self.known = known
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,7 @@ class McpTool:
                 return ToolRefused(message)
             if meaning is Meaning.UNAVAILABLE:
                 return ToolUnavailable(message, note.retry_after_seconds)
-            return ServerLost(message)
+            return ServerLost(message, KnownEnd.ANSWERED_ERROR)
         if code in _REJECTION_CODES and (note.has_error or note.status is None):
             return ToolRefused(f"the server {server} rejected the call{_reason(answer)}")
         # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
@@ -163,7 +167,7 @@ class McpTool:
         message = "the answer is too large" if note.too_large else f"the answer is not a valid result{_reason(answer)}"
         if self.card.effect is EffectClass.READ:
             return ToolRefused(f"the server {server} received the call, but {message}")
-        return ServerLost(message)
+        return ServerLost(message, KnownEnd.ANSWERED_ERROR if _is_of_server(answer) else KnownEnd.ANSWER_NOT_READ)
 
 
 def _is_of_server(answer: object) -> bool:

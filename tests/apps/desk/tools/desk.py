@@ -1,5 +1,6 @@
 """Tools for tests: what they do outside is one request to the test's own target, which counts it."""
 
+import json
 from datetime import date
 from decimal import Decimal
 from typing import Annotated
@@ -24,7 +25,10 @@ async def stumble(context: ToolContext, how: str = "mistake") -> JsonValue:
     answer = await _ask(context, "/look", {"mode": ""})
     if how == "mistake":
         return answer.upper()  # type: ignore[union-attr]
-    raise ValueError("what the target said does not read")
+    if how == "missing":
+        return answer["missing"]  # type: ignore[index, call-overload]
+    found: JsonValue = json.loads("<html>")
+    return found
 
 
 @tool(effect="read", timeout_seconds=0.3)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.providers.masking import MASK, MAX_SENTENCE_CHARACTERS, RequestTexts, mask
+from perdure.activities.providers.masking import MASK, MAX_SENTENCE_CHARACTERS, RequestTexts, mask, mask_secrets
 from perdure.activities.providers.thinking import MAX_SIGNED_CHARACTERS, SignedThinking, ThinkingReader
 from perdure.activities.providers.wire import LineEnds, StreamAdapter, WholeAnswer, as_stream
 
@@ -199,6 +199,8 @@ def test_a_sentence_keeps_its_reason_and_loses_its_content(said: str, shown: str
 
 def test_known_secrets_and_long_sentences_are_cut() -> None:
     assert mask("the key is hunter2, as in hunter22", RequestTexts(("hunter2", ""))) == "the key is …, as in …2"
+    said = "'hunter2' \\n of sk-abcdefgh, http://a.test/x?y=1 and token: abc, but not 'missing'"
+    assert mask_secrets(said, ["hunter2", "\n"]) == "'…' … of … … and token: … but not 'missing'"
     assert len(mask("word " * 200)) == MAX_SENTENCE_CHARACTERS
     for part in ("x", "x@", "a://", "'"):
         assert len(mask(part * 500_000)) <= MAX_SENTENCE_CHARACTERS, "in bounded time"

@@ -1,0 +1,91 @@
+"""Reports a tool that raised: the author's frames for the worker's log, a line for people, and what is known of an
+effect with an unknown outcome."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import structlog
+from pydantic import JsonValue
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.providers.masking import mask_secrets
+from perdure.activities.toolbox.mcp.tools import ServerLost
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import KnownEnd
+from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, frames_of, known, unwrapped
+from perdure.core.text import clean, flat
+from perdure.egress import AnswerWithheld
+from perdure.sdk.context import SentRequest
+from perdure.sdk.tools import Tool
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """Reports what the tool of one call raised."""
+
+    tool: str
+    turn_id: str
+    call_id: str
+    folder: Path | None
+    """The folder of the tool's app; None if the tool is not a function of an app."""
+    secrets: Collection[str] = field(repr=False)
+    shows_messages: bool
+    """False if the operator hides the messages of exceptions, which can contain data."""
+    uses_context: bool
+    """False for a tool whose requests `context.send` does not send, such as one of an MCP server."""
+
+    @classmethod
+    def of(cls, deps: Deps, tool: object, card: ToolCard, turn_id: str, call_id: str) -> "FailureReport":
+        """Returns the report for a call of a tool of any kind."""
+        is_function = isinstance(tool, Tool)
+        folder = tool.folder if isinstance(tool, Tool) else None
+        secrets = tuple(deps.toolbox.secrets_for(card).values())
+        return cls(card.name, turn_id, call_id, folder, secrets, deps.shows_failure_messages, is_function)
+
+    def log(self, event: str, error: BaseException) -> str:
+        """Writes the author's frames to the log, and returns the line for people."""
+        frames = frames_of(error, self.folder)
+        text = failure_text(error, self._words(error), frames)
+        _log.warning(
+            event,
+            tool=self.tool,
+            turn_id=self.turn_id,
+            call_id=self.call_id,
+            error=type(unwrapped(error)).__name__,
+            failure=text,
+            frames=[str(frame) for frame in frames],
+        )
+        return text
+
+    def known(self, error: BaseException, sent: SentRequest) -> dict[str, JsonValue]:
+        """Returns what the error says about the effect of its call."""
+        code = self._known_end(error, sent)
+        has_words = code in (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ)
+        return known(code, str(sent), self._words(error) if has_words else "")
+
+    def _known_end(self, error: BaseException, sent: SentRequest) -> KnownEnd:
+        if isinstance(error, ServerLost):
+            return error.known
+        if isinstance(error, AnswerWithheld):
+            return KnownEnd.ANSWER_NOT_READ
+        if isinstance(error, httpx.HTTPStatusError):
+            return KnownEnd.ANSWERED_ERROR
+        if isinstance(error, TimeoutError):
+            return KnownEnd.TIMED_OUT
+        if isinstance(error, httpx.TransportError) and sent.method and sent.status is None:
+            return KnownEnd.NO_ANSWER
+        return KnownEnd.RAISED_AFTER_SEND if sent.method or not self.uses_context else KnownEnd.RAISED_BEFORE_SEND
+
+    def _words(self, error: BaseException) -> str:
+        """Returns the message of an error on one line, without secrets. Empty if messages are hidden."""
+        if not self.shows_messages:
+            return ""
+        try:
+            message = str(unwrapped(error))
+        except Exception:  # an author's `__str__` can raise anything
+            return ""
+        return flat(mask_secrets(clean(message), self.secrets), MAX_MESSAGE_CHARACTERS)

@@ -1,0 +1,137 @@
+"""Reads an exception of a tool: its place, its line for people, whether another attempt can end otherwise, and what is
+known of an effect."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType, MappingProxyType
+
+from pydantic import JsonValue
+
+from perdure.contracts.calls import KnownEnd
+
+CODE_ERRORS: tuple[type[Exception], ...] = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    NotImplementedError,
+    AssertionError,
+    ArithmeticError,
+    RecursionError,
+    LookupError,
+    ValueError,
+)
+"""Errors of the tool's own code, so that another attempt changes nothing."""
+UNREADABLE_ANSWERS = (json.JSONDecodeError, UnicodeDecodeError)
+"""Errors of reading an answer, which may be readable the next time. They count only after the target has answered."""
+MAX_MESSAGE_CHARACTERS = 200
+_MAX_CAUSES = 8
+_FIRST_FRAMES, _LAST_FRAMES = 5, 15
+_ENGINE = ("perdure", "asyncio")
+_SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
+    {
+        KnownEnd.RAISED_BEFORE_SEND: "the tool raised an error before context.send sent a request that can change "
+        "something; another client of the tool may have sent one",
+        KnownEnd.RAISED_AFTER_SEND: "the tool raised an error after its request was sent",
+        KnownEnd.ANSWERED_ERROR: "the target answered with an error",
+        KnownEnd.ANSWER_NOT_READ: "the target answered, but its answer could not be read",
+        KnownEnd.NO_ANSWER: "the connection ended before the target answered",
+        KnownEnd.TIMED_OUT: "the call exceeded its time limit",
+        KnownEnd.STOPPED: "the turn was stopped while the call was running",
+        KnownEnd.EARLIER_ATTEMPT: "an earlier attempt may have reached the target; the last one did nothing",
+        KnownEnd.WORKER_LOST: "the worker that ran the call was lost, or could not record its end",
+        KnownEnd.TURN_ENDED: "the turn ended while the call was running",
+    }
+)
+
+
+def is_permanent(error: BaseException, retried: Sequence[type[Exception]] = (), *, has_answer: bool = False) -> bool:
+    """Returns whether another attempt would raise the same error. `retried` are the errors that the tool declares as
+    worth another attempt. `has_answer` is true if the target has answered a request of this attempt.
+
+    An OSError is never permanent, also if it is a ValueError: a certificate that is not valid yet, and the errors of
+    some HTTP clients, are both.
+    """
+    error = unwrapped(error)
+    if isinstance(error, (OSError, *retried)) or (has_answer and isinstance(error, UNREADABLE_ANSWERS)):
+        return False
+    return isinstance(error, CODE_ERRORS)
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """Returns the error itself if it is the only one in a group, as a TaskGroup raises it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line that was running when an error was raised."""
+
+    place: str
+    """The file below the app's folder, or the module of other code."""
+    line: int
+    function: str
+    in_app: bool
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.line} in {self.function}"
+
+
+def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
+    """Returns the frames of the author's code and of what it called, outermost first, without values.
+
+    If the error has none in the app's `folder`, those of its cause count. The time limit of a call is raised outside
+    the tool, and its cause where the tool waited.
+    """
+    found = [_author_frames(each, folder) for each in _causes(unwrapped(error))]
+    frames = next((each for each in found if any(frame.in_app for frame in each)), found[0])
+    return frames if len(frames) <= _FIRST_FRAMES + _LAST_FRAMES else frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
+
+
+def failure_text(error: BaseException, message: str, frames: Sequence[Frame]) -> str:
+    """Returns the line for people: `KeyError: 'missing' at tools/desk.py:41`."""
+    name = type(unwrapped(error)).__name__
+    place = next((frame for frame in reversed(frames) if frame.in_app), frames[-1] if frames else None)
+    return f"{name}{f': {message}' if message else ''}{f' at {place.place}:{place.line}' if place else ''}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _author_frames(error: BaseException, folder: Path | None) -> list[Frame]:
+    root = folder.resolve() if folder is not None else None
+    walked = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
+    read = [_frame(frame, line, root) for frame, line in walked]
+    of_app = next((number for number, frame in enumerate(read) if frame.in_app), None)
+    of_others = (number for number, (frame, _) in enumerate(walked) if _module(frame).split(".")[0] not in _ENGINE)
+    first = of_app if of_app is not None else next(of_others, 0)
+    return read[first:]
+
+
+def _frame(frame: FrameType, line: int, root: Path | None) -> Frame:
+    path, function = Path(frame.f_code.co_filename).resolve(), frame.f_code.co_name
+    if root is not None and path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts:
+        return Frame(path.relative_to(root).as_posix(), line, function, in_app=True)
+    return Frame(_module(frame), line, function, in_app=False)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "?"))
+
+
+def known(code: KnownEnd, request: str = "", words: str = "") -> dict[str, JsonValue]:
+    """Returns what is known of an effect, as it is stored: its code, and a sentence with the request that was sent and
+    the target's words, if there are any."""
+    details = f"{f': {words}' if words else ''}{f'; {request}' if request else ''}"
+    return {"code": code.value, "message": f"{_SENTENCES[code]}{details}"}
