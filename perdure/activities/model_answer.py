@@ -57,6 +57,8 @@ class CallPlan:
     row: PlannedCall
     entry: dict[str, JsonValue]
     message: NewMessage | None
+    fault: str
+    """The reason why it cannot run; empty if it can."""
     ref: CallRef
     """The reference that the graph receives."""
 
@@ -67,7 +69,8 @@ class CallPlan:
             return None
         kind = TOOL_RESULT if self.row.outcome["state"] == CallState.DONE.value else TOOL_ERROR
         data: dict[str, JsonValue] = {"tool": self.row.tool, "result": preview(self.message.content)}
-        return NewEvent(kind, data | {"message_id": self.message.id}, self.row.call_id)
+        data |= {"message_id": self.message.id} | ({"message": preview(self.fault)} if self.fault else {})
+        return NewEvent(kind, data, self.row.call_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,8 @@ def _build_plan(
         answer_id=message.id if message else "",
         args=executed_args,
     )
-    return CallPlan(row, _message_entry(row, message, draft), message, ref)
+    fault = str(answer[1].get("message", "")) if answer and not is_done else ""
+    return CallPlan(row, _message_entry(row, message, draft), message, fault, ref)
 
 
 def _message_entry(row: PlannedCall, answer: NewMessage | None, draft: DraftCall) -> dict[str, JsonValue]:

@@ -477,10 +477,9 @@ def error_answer(call: ToolCall, message: str, *, wrapped: bool = False, failure
     results. Only the event has `failure`, which is for people."""
     body: dict[str, JsonValue] = {"status": "error", "message": message}
     answer = _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
-    if not failure:
-        return answer
     (event,) = answer.events
-    return replace(answer, events=(replace(event, data={**event.data, "failure": failure}),))
+    data = {**event.data, "message": preview(message), **({"failure": failure} if failure else {})}
+    return replace(answer, events=(replace(event, data=data),))
 
 
 def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> CallAnswer:

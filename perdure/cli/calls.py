@@ -137,6 +137,8 @@ def show_effect(effect: Effect, *, full: bool = True) -> None:
             ("attempts", effect.attempts or ""),
             ("first sent", format_time(effect.first_sent_at)),
             ("can be sent until", _deadline_text(effect)),
+            ("known", effect.known.message if effect.known else ""),
+            ("raised", effect.failure or ""),
             ("approval", _approval_text(effect)),
             ("settled", _settled_text(effect)),
         ],

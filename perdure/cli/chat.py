@@ -287,10 +287,18 @@ def _error_line(data: Mapping[str, Any]) -> str:
         key = str(data.get("effect"))
         settle = command("effects", "settle", key, "happened")
         return (
-            f"  ? {data.get('tool')}: the outcome is unknown. Check the target system, then record it:\n      "
+            f"  ? {data.get('tool')}: the outcome is unknown{_known_suffix(data)}.\n"
+            "    Check the target system, then record it:\n      "
             f'{settle} --comment "how you know"   (or did_not_happen)'
         )
-    return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_comment_suffix(data)}"
+    reason = one_line(str(data.get("failure") or data.get("message") or data.get("status") or "failed"), None)
+    return f"  ✗ {data.get('tool')}: {reason}{_comment_suffix(data)}"
+
+
+def _known_suffix(data: Mapping[str, Any]) -> str:
+    known = data.get("known")
+    told = [known.get("message") if isinstance(known, dict) else None, data.get("failure")]
+    return "".join(f"; {one_line(str(each), None)}" for each in told if each)
 
 
 def _question_line(data: Mapping[str, Any]) -> str:

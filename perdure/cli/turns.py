@@ -30,7 +30,7 @@ from perdure.cli.terminal import (
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
 from perdure.core.turns import truncation_notice
-from perdure.schemas.turns import Turn
+from perdure.schemas.turns import Segment, Turn
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -68,10 +68,11 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
     """Show one turn: its path through the graph, usage and answer."""
     with connect(Role.REQUESTER, as_name) as client:
         turn = client.turns.get(turn_id)
+        segments = [] if as_json else client.turns.segments(turn_id).items
     if as_json:
         say_json(turn)
         return
-    fields(_turn_fields(turn))
+    fields([*_turn_fields(turn), *(("failed call", line) for line in map(_failure_line, segments) if line)])
     _print_next_steps(turn)
     if turn.answer:
         say()
@@ -103,6 +104,15 @@ def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
             else "",
         ),
     ]
+
+
+def _failure_line(part: Segment) -> str:
+    """Returns the line about a call that failed: what its tool raised, or the message that the model received."""
+    if part.kind != "tool" or part.state != "error":
+        return ""
+    known = part.known.message if part.known else ""
+    told = part.result.get("message", "") if isinstance(part.result, dict) else ""
+    return f"{part.tool}: {'; '.join(filter(None, (known, part.failure))) or told or 'failed'}"
 
 
 def _print_next_steps(turn: Turn) -> None:

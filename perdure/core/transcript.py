@@ -170,8 +170,7 @@ def segments_of(events: Iterable[SegmentEvent]) -> list[Segment]:
             if segment.state not in FINAL_STATES:
                 segment.state = STATE_AFTER_EVENT[event.kind]
             segment.message_id = str(data.get("message_id") or segment.message_id)
-            if "approval_id" in data:
-                segment.facts["approval_id"] = data["approval_id"]
+            segment.facts |= {name: data[name] for name in ("approval_id", "failure", "known") if name in data}
     _sort_rounds(segments)
     return segments
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from perdure.contracts.turns import ENDED
 from perdure.schemas.base import Answer, Page
+from perdure.schemas.calls import KnownOfEffect
 
 _ENDED = frozenset(status.value for status in ENDED)
 _AWAITING = "awaiting_"
@@ -201,6 +202,10 @@ class Segment(Answer):
     arguments: Any = None
     result: Any = None
     approval_id: str | None = None
+    failure: str | None = None
+    """The error that a `tool` raised and its place: `KeyError: 'id' at tools/desk.py:41`."""
+    known: KnownOfEffect | None = None
+    """The end of a `tool` whose outcome is or was unknown, as far as it is known."""
     continued_by: list[str] = []
     """The model calls that continued a `text` that was cut; `text` has all parts."""
     asks_for: str = ""

@@ -69,11 +69,18 @@ AGENT = {
     "not_sent": [{"tool": "odd", "model": "openai/gpt", "rule": "not_an_object",
                   "reason": "not sent to openai/gpt: its parameters are not an object"}],
 }  # fmt: skip
+KNOWN = {"code": "raised_after_send", "message": "the tool raised an error after its request was sent"}
 EFFECT = {
     "key": "pdk_1", "tool": "send_note", "state": "outcome_unknown", "effect": "opaque", "agent": "refunds",
     "args": {"order": "1"}, "turn_id": "t-1", "attempts": 2, "first_sent_at": AT, "deadline": "2020-01-01T00:00:00Z",
-    "approval": {"id": "a-1", "decided_by": "rita"},
+    "approval": {"id": "a-1", "decided_by": "rita"}, "known": KNOWN, "failure": "KeyError: 'id' at tools/desk.py:41",
 }  # fmt: skip
+FAILED_CALLS: list[dict[str, Any]] = [
+    {"kind": "tool", "state": "error", "tool": "pay", "failure": "KeyError: 'a\x1b' at tools/desk.py:41"},
+    {"kind": "tool", "state": "error", "tool": "send_note", "known": KNOWN, "failure": "ValueError at tools/desk.py:7"},
+    {"kind": "tool", "state": "error", "tool": "look", "result": {"status": "error", "message": "to: is missing"}},
+    {"kind": "tool", "state": "completed", "tool": "look"},
+]
 BUDGETS = {
     "day": "2026-11-21", "resets_at": "2026-11-22T00:00:00Z",
     "tenant": {"max_tokens": 5_000, "used_tokens": 1_200, "reserved_tokens": 40, "used_cost_usd": 0.5},
@@ -141,10 +148,10 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("link --path /chat", [reply({"code": "local.abc", "expires_at": AT}, 201)], "requester POST /v1/auth/codes"),
     ("init FOLDER/new", [], ""),
     ("turns list", [reply({"items": [TURN], "next": "more"})], "requester GET /v1/turns limit=20"),
-    ("turns show t-1", [reply(TURN)], "requester GET /v1/turns/t-1"),
-    ("turns show t-4", [reply(TURN | {"status": "failed", "truncated": True, "ended_at": AT, "error": LIMITED})],
-     "requester GET /v1/turns/t-4"),
-    ("turns show t-3", [reply(TURN | {"error": BOTH_FAILED})], "requester GET /v1/turns/t-3"),
+    ("turns show t-1", [reply(TURN), items(*FAILED_CALLS)], "requester GET /v1/turns/t-1/segments"),
+    ("turns show t-4", [reply(TURN | {"status": "failed", "truncated": True, "ended_at": AT, "error": LIMITED}),
+                        items()], "requester GET /v1/turns/t-4/segments"),
+    ("turns show t-3", [reply(TURN | {"error": BOTH_FAILED}), items()], "requester GET /v1/turns/t-3/segments"),
     ("turns watch t-1", [STREAM, reply(APPROVAL), ENDED], "requester GET /v1/turns/t-1"),
     ("turns stop t-1", [reply({"turn_id": "t-1"}, 202)], "requester POST /v1/turns/t-1/stop {}"),
     ("turns answer t-1", [reply(ASKS), reply(ASKED | {"asked": {"question": "Which?"}})],

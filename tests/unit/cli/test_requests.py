@@ -217,7 +217,7 @@ EVIL = "\x1b[2J\u202e"
 
 @pytest.mark.parametrize(("line", "replies"), [
     ("turns show t", [reply({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
-    ("turns show t-1", [reply(outputs.TURN | {"answer": EVIL})]),
+    ("turns show t-1", [reply(outputs.TURN | {"answer": EVIL}), items()]),
     ("approvals show a-1", [reply(APPROVAL)]),
     ("approvals preview a-1", [reply(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
     ("approvals approve a-1", DECIDES),

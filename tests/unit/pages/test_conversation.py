@@ -297,7 +297,15 @@ def api_turn(api: SpokenApi) -> dict[str, Any]:
     ]
     story = [
         {"kind": "thinking", "call_id": "m1", "state": "completed"},
-        {"kind": "tool", "call_id": "t1", "state": "awaiting_approval", "tool": "pay", "arguments": {"to": HOSTILE}},
+        {
+            "kind": "tool",
+            "call_id": "t1",
+            "state": "awaiting_approval",
+            "tool": "pay",
+            "arguments": {"to": HOSTILE},
+            "failure": HOSTILE,
+            "known": {"code": "timed_out", "message": HOSTILE},
+        },
         {"kind": "text", "call_id": "m2", "state": "partial", "text": "x" * 9_000},
     ]
     at = "2026-01-01T10:00:0{}Z".format
@@ -330,7 +338,7 @@ async def test_what_users_and_models_wrote_is_inert(api_turn: dict[str, Any], br
     api_turn["answer"], api_turn["error"] = HOSTILE, {"code": HOSTILE, "message": HOSTILE}
     api_turn["nodes"] = [HOSTILE]
     page = (await browse(TURN_PATH)).text
-    assert page.count("&lt;script&gt;window.hit") == 7
+    assert page.count("&lt;script&gt;window.hit") == 9
     assert "<script>window" not in page and "\u202e" not in page
 
 

@@ -112,7 +112,8 @@ KEY = "k-1"
 UNKNOWN: dict[str, Any] = {
     "key": KEY, "tool": "send_note", "state": "outcome_unknown", "effect": "opaque", "agent": "refunds",
     "args": {"text": "<b>hi"}, "turn_id": "0192", "first_sent_at": "2026-11-21T10:00:00Z",
-    "deadline": "2026-11-21T10:01:00Z",
+    "deadline": "2026-11-21T10:01:00Z", "failure": "KeyError: '<i>' at tools/desk.py:41",
+    "known": {"code": "raised_after_send", "message": "sent <b>"},
 }  # fmt: skip
 
 
@@ -124,7 +125,13 @@ async def test_a_click_settles_an_unknown_call(api: SpokenApi, browse: Browse) -
     }
     assert 'href="/review/unsettled"' in (await browse("/review")).text
     page = (await browse("/review/unsettled")).text
-    assert "&lt;b&gt;hi" in page and "<b>hi" not in page and 'value="did_not_happen">' in page
+    assert (
+        "&lt;b&gt;hi" in page
+        and "<b>hi" not in page
+        and "sent &lt;b&gt;" in page
+        and "&lt;i&gt;" in page
+        and 'value="did_not_happen">' in page
+    )
     sent = {"csrf": "f-1", "outcome": "happened", "comment": "I looked"}
     answer = await browse("/review/unsettled/k-1", "POST", data=sent)
     assert (answer.status_code, answer.headers["location"]) == (303, "/review/unsettled")
