@@ -362,13 +362,14 @@ def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> Too
     """Returns the end of an attempt that raised something other than the tool's own answer."""
     retried = claimed.tool.retry_errors if isinstance(claimed.tool, Tool) else ()
     message, permanent = f"the call failed ({type(error).__name__})", False
+    failure = claimed.report.log("tool_call_failed", error)
     if isinstance(error, TimeoutError):
         message = f"no response within {claimed.card.timeout_seconds:g} s"
     elif isinstance(error, EgressRefused):
         # raised by a tool that does not use `context.send`, so it may have sent something before
         message, permanent = str(error), True
     elif isinstance(error, ServerLost):
-        message = str(error)
+        message, failure = str(error), ""  # the error is the server's, so its place says nothing
     else:
         permanent = is_permanent(error, retried, has_answer=context.sent.has_answer)
     return ToolAttempt(
@@ -376,7 +377,7 @@ def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> Too
         message,
         timed_out=isinstance(error, TimeoutError),
         permanent=permanent,
-        failure=claimed.report.log("tool_call_failed", error),
+        failure=failure,
         known=claimed.report.known(error, context.sent),
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -243,10 +244,22 @@ async def _rejected(context: ToolContext, **given: Any) -> None:
     raise httpx.HTTPStatusError("desk.test answered 500: out of paper", request=answer.request, response=answer)
 
 
+async def test_a_call_out_of_time_names_the_line_that_waited(harness: Harness) -> None:
+    address = await harness.plan(("slow_look", {}))
+    assert (await harness.run_tool(address)).state is S.FAILED
+    (error,) = await harness.event_data(address.turn_id, "tool.error")
+    assert re.fullmatch(r"TimeoutError at tools/desk\.py:\d+", error["failure"])
+
+
+def _plain(context: ToolContext, **given: Any) -> None:
+    sys.exit("a value")
+
+
 @pytest.mark.parametrize(
     ("function", "known", "failure"),
     [
         (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
+        (_plain, "raised_before_send", "RuntimeError: the tool raised SystemExit at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
         (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_rejected, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),

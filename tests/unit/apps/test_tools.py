@@ -257,6 +257,8 @@ def test_the_version_follows_what_a_call_does_and_the_authors_own() -> None:
     cards = [tool(**{"effect": "opaque", **change})(look_up.function).card for change in changes]
     assert len({card.version for card in cards}) == len(covered) and len({c.version_1 for c in cards}) == len(changes)
     assert tool(effect="opaque")(look_up.function).card == cards[0]
+    retried = tool(effect="read", retry_errors=(ValueError,))(look_up.function)
+    assert retried.card == cards[1] and retried.retry_errors == (ValueError,), "it changes no approval"
     assert "max_answer_bytes" not in cards[0].model_dump(mode="json") and cards[-1].max_answer_bytes == 1_048_576
 
 
@@ -361,6 +363,9 @@ async def _no_json(run: type[Any]) -> None:
     (_described, {"effect": "read", "timeout_seconds": 0}, "timeout_seconds"),
     (_described, {"effect": "read", "timeout_seconds": 4_000}, "timeout_seconds"),
     (_described, {"effect": "read", "secrets": "token"}, "secrets"),
+    (_described, {"effect": "read", "retry_errors": ValueError}, "retry_errors"),
+    (_described, {"effect": "read", "retry_errors": (str,)}, "retry_errors"),
+    (_described, {"effect": "opaque", "retry_errors": (ValueError,)}, "retry_errors"),
     *((_described, {"effect": "read", "max_answer_bytes": n}, "max_answer_bytes") for n in (0, -1, 2**40)),
 ])  # fmt: skip
 def test_a_tool_that_is_written_wrongly_is_refused_by_name(function: Any, given: dict[str, Any], name: str) -> None:

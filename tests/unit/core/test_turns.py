@@ -120,7 +120,7 @@ def test_segments_are_in_order_with_everything_known_of_each() -> None:
         PENDING,
         segment_event("tool.awaiting_approval", "t1.0", tool="pay", approval_id="x"),
         segment_event("tool.result", "t1.0", tool="pay", message_id="b"),
-        segment_event("tool.error", "t1.1", tool="nope", message_id="c"),  # settled as it was planned
+        segment_event("tool.error", "t1.1", tool="nope", message_id="c", failure="f"),  # settled as it was planned
         segment_event("generation.complete", "m2", characters=0, message_id=None),
         segment_event("clarification.requested", request_id="q", question="Which?"),
         segment_event("message.joined", message_id="e", heard=False),
@@ -134,7 +134,7 @@ def test_segments_are_in_order_with_everything_known_of_each() -> None:
         ("message", "m3", "completed", "f"), ("text", "m3", "partial", "d"),
     ]  # fmt: skip
     assert story[0].facts == {"duration": 1.5, "characters": 3, "text": "Hm."}
-    assert story[2].facts == {"approval_id": "x"}
+    assert [each.facts for each in story[2:4]] == [{"approval_id": "x"}, {"failure": "f"}]
 
 
 kinds = st.sampled_from([*transcript.SEGMENT_EVENTS, "node_end", "token.usage"])
