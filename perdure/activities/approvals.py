@@ -137,7 +137,8 @@ class PreviewActivities:
         except TimeoutError:
             return {"fault": f"no response within {self._seconds:g} s"}
         except Exception as error:  # an author's code can raise anything, and its text may quote anything
-            return {"fault": f"the preview failed: {tool.report.log('preview_failed', error)}"}
+            tool.report.log("preview_failed", error)
+            return {"fault": f"the preview failed: {tool.report.without_message(error)}"}
         return _bounded(preview)
 
 

@@ -369,7 +369,7 @@ def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> Too
         # raised by a tool that does not use `context.send`, so it may have sent something before
         message, permanent = str(error), True
     elif isinstance(error, ServerLost):
-        message, failure = str(error), ""  # the error is the server's, so its place says nothing
+        message, failure = str(error), ""  # the server's error has no place in the app
     else:
         permanent = is_permanent(error, retried, has_answer=context.sent.has_answer)
     return ToolAttempt(

@@ -61,6 +61,10 @@ class FailureReport:
         )
         return text
 
+    def without_message(self, error: BaseException) -> str:
+        """Returns the line for people who can see less than the call's turn: class and place only."""
+        return failure_text(error, "", frames_of(error, self.folder))
+
     def known(self, error: BaseException, sent: SentRequest) -> dict[str, JsonValue]:
         """Returns what the error says about the effect of its call."""
         code = self._known_end(error, sent)
