@@ -221,9 +221,7 @@ def tool(
     - key_ttl_seconds: for `keyed` only, and required there: how long the target remembers an idempotency key.
     - max_answer_bytes: the largest HTTP response that is read; None uses the operator's setting, by default 10 MiB.
     - retry_errors: for `read` and `keyed`: errors of the code, such as ValueError, that are retried nevertheless.
-    - version: replaces the code in the tool's version: change it when the function's behavior changes; open approvals
-      of the old version are then outdated. Without it, the version covers the code that the function reaches
-      (perdure/sdk/source.py).
+    - version: replaces the code in the tool's version; another one makes open approvals outdated (docs/approvals.md).
 
     Raises: ToolDefinitionError.
     """
