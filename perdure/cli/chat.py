@@ -215,6 +215,9 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
     else:
         if not approval.is_open:
             return  # replayed: the decision follows
+        if approval.outdated:
+            live.line(f"    {approval.outdated}. To reissue it: {command('approvals', 'reissue', approval_id)}")
+            return
         for line in pretty_json(approval.result if approval.kind == "checkpoint" else approval.args).splitlines():
             live.line(f"      {line}")
     live.line(f"    To decide: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
@@ -258,7 +261,8 @@ class TurnScreen:
 
 
 def _awaiting_line(data: Mapping[str, Any]) -> str:
-    return f"  ‖ {data.get('tool')} waits for an approval ({data.get('approval_id')})"
+    again = "again, for another version" if data.get("reissued") else "again" if data.get("outdated") else ""
+    return f"  ‖ {data.get('tool')} waits for an approval{f' {again}' if again else ''} ({data.get('approval_id')})"
 
 
 def _approved_line(data: Mapping[str, Any]) -> str:

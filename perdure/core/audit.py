@@ -30,8 +30,11 @@ ERASURE_DONE = "user.erased"
 KEPT_KINDS = (ERASURE_BEGUN, ERASURE_DONE)
 """Rows about erasures. They contain only ids and counts, account for missing bodies, and are never erased."""
 DECISION_KIND = "approval.decided"
-OUTCOME_KINDS = (DECISION_KIND, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")
-"""Kinds of rows with the outcome of a request; the last one applies."""
+OUTCOME_KINDS = (
+    DECISION_KIND,
+    *("approval.withdrawn", "approval.voided", "approval.reissued", "approval.expired", "approval.cancelled"),
+)
+"""Kinds of rows with the outcome of a request, or with the end of an earlier one; the last one applies."""
 ALLOWING_DECISIONS = ("approve", "edit")
 """Decisions that allow a call to run."""
 

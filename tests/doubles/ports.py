@@ -215,6 +215,8 @@ class FakeTools:
         if turn.stopped:
             return _not_run(ask, STOPPED)
         approval = turn.book.get(approval_id(TURN_ID, row.call_id))
+        if row.gated and approval is not None and approval.state is VerdictState.PENDING:
+            return ToolOutcome(call_id=row.call_id, state=CallState.PLANNED)
         if row.gated and (approval is None or approval.state not in (VerdictState.APPROVED, VerdictState.EDITED)):
             return turn.deny(row, approval)
         return turn.perform(row, approval, ask)
