@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     start_gate: Path | None = Field(default=None, alias="PERDURE_START_GATE")
     """Set by the embedded stack: the process imports its modules, then waits for this file before it opens
     connections."""
-    tool_version_wait: float = Field(default=60.0, ge=0, le=3_600, alias="PERDURE_TOOL_VERSION_WAIT")
+    tool_version_wait: float = Field(default=60.0, ge=0, le=1_200, alias="PERDURE_TOOL_VERSION_WAIT")
     """Seconds in which a call waits for a worker that has its tool in the call's version. After it, an approval of the
     call is outdated."""
     least_free_bytes: int = Field(default=134_217_728, ge=0, alias="PERDURE_LEAST_FREE_BYTES")

@@ -29,6 +29,7 @@ from perdure.core.approvals.validity import (
     STATUSES_WITH_REASON,
     ApprovalValidity,
     InForce,
+    PlannedVersion,
     Refusal,
     call_refusal,
     lapse,
@@ -48,8 +49,11 @@ from perdure.store.faults import StoreFault, store_fault
 
 CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
-VERSION_RETRY_SECONDS = 2.0
-"""Time until the next attempt of a call whose version this worker does not have."""
+MIN_VERSION_RETRY_SECONDS, VERSION_RETRIES = 2.0, 20
+"""A call whose version this worker does not have is tried this often while it waits, at most every two seconds."""
+MAX_VERSION_ATTEMPTS = 25
+"""The attempt at which a call stops waiting for a version, whatever the clock says. Temporal ends an activity after 30
+(perdure/core/calls/retries.py), and the turn would fail with it."""
 MAX_STATE_CHARACTERS = 8 * 1024
 """State updates beyond this are dropped, with a warning in the log."""
 MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
@@ -108,19 +112,22 @@ async def claim_call(
     card = agent.card(call.ask.tool)
     block = await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
     tool: CallableTool | None = block or deps.toolbox.find(call.agent_id, call.ask.tool, card)
-    locked = locked.for_card(card)
+    is_same = tool is not None and tool.card.is_version(locked.tool_version)
+    locked = locked.for_card(tool.card if tool is not None and is_same else None)
     refusal = await _refusal(deps, tx, call, locked, card, tool.card if tool else None)
     claim = claim_tool(locked.turn, locked.row, attempt, allowed=refusal is None, now=locked.now)
     if claim not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
+    if claim is Claim.UNKNOWN and locked.row.state is CallState.RESERVED and refusal is not None:
+        await _wait_for_version(deps, tx, call, locked, refusal, attempt)
     if claim in (Claim.UNKNOWN, Claim.LOST):
         return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if claim is Claim.DENIED or tool is None or card is None:
-        return await _wait_or_deny(deps, tx, call, locked, refusal)
+        return await _wait_or_deny(deps, tx, call, locked, refusal, attempt)
     if not tool.card.is_version(locked.tool_version):
         await need_current_tool(deps, tx, call.agent_id, card.name, locked.tool_version)
     _refuse_while_on_hold(locked)
@@ -162,16 +169,24 @@ async def _refusal(
     worker_card: ToolCard | None,
 ) -> Refusal | None:
     """Returns why the call must not run as it is, or None."""
-    refusal = call_refusal(card, worker_card, locked.tool_version, locked.approval, locked.exempt_tools, locked.args)
+    is_reserved = locked.row.state is CallState.RESERVED
+    planned = PlannedVersion(locked.tool_version, locked.args, is_reserved)
+    refusal = call_refusal(card, worker_card, planned, locked.approval, locked.exempt_tools)
     if worker_card is None and not locked.published_version:
         return Refusal(NOT_PUBLISHED, by_policy=True)
     if refusal is not None or locked.approval is None:
         return refusal
-    return lapse(locked.approval, await _in_force(deps, tx, call, locked.published_version))
+    in_force = await _in_force(deps, tx, call, locked.published_version)
+    return lapse(locked.approval, in_force, worker_card.version if worker_card else "")
 
 
 async def _wait_or_deny(
-    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, refusal: Refusal | None
+    deps: Deps,
+    tx: Connection,
+    call: ToolCall,
+    locked: tool_calls.LockedCall,
+    refusal: Refusal | None,
+    attempt: Attempt,
 ) -> ToolOutcome:
     """Ends an attempt that must not run the call. A call whose approval is outdated or was reissued waits for its
     reviewers again.
@@ -181,14 +196,27 @@ async def _wait_or_deny(
     approval = locked.approval
     if approval is not None and approval.kind == RequestKind.APPROVAL and approval.status == "pending":
         return _not_run(call, None)
-    if refusal is not None and refusal.by_version:
-        await need_current_tool(deps, tx, call.agent_id, call.ask.tool, locked.tool_version)
-        if _waited_seconds(locked) < deps.version_wait_seconds:
-            raise _tool_not_here(call.ask.tool, retry_after_seconds=VERSION_RETRY_SECONDS)
-    if refusal is not None and approval is not None and refusal.outdates(approval):
+    if refusal is not None:
+        await _wait_for_version(deps, tx, call, locked, refusal, attempt)
+    if refusal is not None and approval is not None and refusal.outdates(approval, locked.row.effect):
         await reopen_outdated(tx, call.address, call.ask, approval.approval_id, refusal.reason)
         return _not_run(call, None)
     return await _settle_denied(tx, call, locked, refusal.reason if refusal else None)
+
+
+async def _wait_for_version(
+    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, refusal: Refusal, attempt: Attempt
+) -> None:
+    """Waits for a worker that has the tool in the call's version, if only the version is in the way.
+
+    Raises: UpstreamUnavailable `tool_not_here`.
+    """
+    if not refusal.by_version or attempt.number >= MAX_VERSION_ATTEMPTS:
+        return
+    await need_current_tool(deps, tx, call.agent_id, call.ask.tool, locked.tool_version)
+    if _waited_seconds(locked) < deps.version_wait_seconds:
+        seconds = max(MIN_VERSION_RETRY_SECONDS, deps.version_wait_seconds / VERSION_RETRIES)
+        raise _tool_not_here(call.ask.tool, retry_after_seconds=seconds)
 
 
 def _waited_seconds(locked: tool_calls.LockedCall) -> float:

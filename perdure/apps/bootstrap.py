@@ -35,6 +35,7 @@ from perdure.apps import (
     unsent_lines,
     with_model,
 )
+from perdure.apps.publish import without_outlived_versions
 from perdure.apps.registry import AppRegistry, block_digests, discover_cards, load_apps
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
@@ -317,7 +318,8 @@ async def _publish(owner: Database, registry: AppRegistry, settings: Settings, m
             server_cards = await discover_cards(
                 app, published_before, secret, settings.home, report, settings.outbound()
             )
-            agents = publish(app, core_cards, server_cards.cards, server_cards.unreached)
+            loaded = publish(app, core_cards, server_cards.cards, server_cards.unreached)
+            agents = [without_outlived_versions(agent, published_before) for agent in loaded]
             without_tools = skipped_agents(app, core_cards, server_cards.cards)
             _write_lines((f"warning: {line}" for line in server_cards.warnings), (), settings)
             without_tools += degraded_agents(agents)

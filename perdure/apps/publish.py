@@ -21,7 +21,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.agents.plans import MAX_PLAN_BYTES, plan_bytes
 from perdure.core.agents.rules import PLATFORM_RULES
 from perdure.core.agents.tool_rules import unavailable_sentences, unsent_sentences, unsent_tools
-from perdure.core.agents.tool_versions import with_version, without_words
+from perdure.core.agents.tool_versions import with_version, without_outlived_version, without_words
 from perdure.core.agents.toolsets import known_toolsets
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.graph.registry import loads_toolsets
@@ -160,8 +160,22 @@ def _publish(
         unavailable=missing,
         unreached=tuple(name for name in missing if _server_name(name, app) in unreached),
     )
-    # Empty parts are not in the digest: agents without skills keep their previous versions.
-    return published.model_copy(update={"version": digest_of(published.model_dump(mode="json", exclude={"version"}))})
+    return _versioned(published)
+
+
+def _versioned(agent: PublishedAgent) -> PublishedAgent:
+    """Returns the agent under its version. Empty parts are not in the digest: agents without skills keep their previous
+    versions."""
+    return agent.model_copy(update={"version": digest_of(agent.model_dump(mode="json", exclude={"version"}))})
+
+
+def without_outlived_versions(agent: PublishedAgent, before: Iterable[PublishedAgent]) -> PublishedAgent:
+    """Returns the agent to publish after `before`, without versions by rule 1 of tools whose code has changed since."""
+    earlier = next((each for each in before if each.definition.id == agent.definition.id), None)
+    if earlier is None:
+        return agent
+    cards = tuple(without_outlived_version(card, earlier.card(card.name)) for card in agent.cards)
+    return agent if cards == agent.cards else _versioned(agent.model_copy(update={"cards": cards}))
 
 
 def _server_name(tool: str, app: App) -> str:

@@ -101,7 +101,9 @@ def _outdated_by(apps: Sequence[App], as_name: str | None) -> Counter[str]:
                 outdated.update(
                     each.tool
                     for each in page.items
-                    if each.tool_version not in versions.get((each.agent, each.tool), (each.tool_version,))
+                    if not each.outdated
+                    and each.kind == "approval"
+                    and each.tool_version not in versions.get((each.agent, each.tool), (each.tool_version,))
                 )
                 cursor = page.next
                 if cursor is None:

@@ -120,7 +120,7 @@ def _print_next_steps(turn: Turn) -> None:
     waiting_for = turn.waiting_for
     if waiting_for is not None and waiting_for.kind in ("approval", "checkpoint"):
         for approval_id in waiting_for.ids:
-            say(f"To decide: {command('approvals', 'approve', approval_id)}")
+            say(f"To see and decide: {command('approvals', 'show', approval_id)}")
     if waiting_for is not None and waiting_for.kind == "limit":
         say(f"To raise the limit: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
     if waiting_for is not None and waiting_for.kind == "clarification":

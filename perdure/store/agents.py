@@ -99,14 +99,22 @@ async def agent_ids(tx: Connection) -> list[str]:
 
 _CARD_OF_VERSION = """
 SELECT card FROM agent_versions v, jsonb_array_elements(v.body->'cards') card
-WHERE v.agent_id = $1 AND card->>'name' = $2 AND $3 IN (card->>'version', card->>'version_1') LIMIT 1
+WHERE v.agent_id = $1 AND card->>'name' = $2 AND $3 IN (card->>'version', card->>'version_1')
+  AND ($4::text IS NULL OR v.version = $4) LIMIT 1
 """
+_PINNED_VERSION = "SELECT agent_version FROM turns WHERE id = $1"
 
 
-async def card_of_version(tx: Connection, agent_id: str, tool: str, version: str) -> ToolCard | None:
-    """Returns the card of a tool in this version, from all stored versions of its agent, or None."""
-    stored = await tx.fetchval(_CARD_OF_VERSION, agent_id, tool, version)
-    return ToolCard.model_validate(stored, extra="ignore") if stored is not None else None
+async def card_of_version(tx: Connection, approval: asyncpg.Record) -> ToolCard | None:
+    """Returns the card that an approval was requested for, or None: from the agent's version that its turn pinned, or
+    else from all stored versions, which takes longer."""
+    named = approval["agent_id"], approval["tool"], approval["tool_version"]
+    pinned = await tx.fetchval(_PINNED_VERSION, approval["turn_id"])
+    for version in (pinned, None):
+        stored = await tx.fetchval(_CARD_OF_VERSION, *named, version)
+        if stored is not None:
+            return ToolCard.model_validate(stored, extra="ignore")
+    return None
 
 
 async def published_agent(tx: Connection, agent_id: str) -> PublishedAgent | None:

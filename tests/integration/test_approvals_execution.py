@@ -101,8 +101,8 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
         await harness.republished(("desk", "pay"), newer)
         try:
             await is_elsewhere(replace(harness, deps=patient), call)  # one of before may still run
-            for attempt in (2, 3):
-                outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt)
+            for deps, attempt in ((patient, 25), (harness.deps, 26)):  # Temporal would end the activity after 30
+                outcome = await harness.activity(ToolActivities(deps).run, call, attempt=attempt)
                 assert (outcome.state, outcome.problem, paid(harness, address)) == (CallState.PLANNED, None, 0)
             shown: dict[str, Any] = await in_transaction(harness.db, views.get_approval, approval, None)
             assert (shown["status"], shown["decision"], shown["args"]["amount"]) == ("outdated", None, 9)
@@ -116,7 +116,7 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
             assert (again["status"], again["risk"], again["votes"]) == ("pending", "low", [])
             assert again["digest"] != shown["digest"] and again["changes"] == shown["changes"]
             await harness.decide(approval, digest=again["digest"])
-            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=4)
+            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=27)
         finally:
             await harness.republished(("desk", "pay"), tool)
     assert (outcome.state, paid(harness, address)) == (CallState.DONE, 1)
@@ -153,6 +153,27 @@ async def test_a_read_without_an_approval_runs_in_the_version_of_a_deploy(
     assert outcome.state is state, outcome.message
     version = (newer if state is CallState.DONE else tool).card.version
     assert (await harness.call_row(address))["tool_version"] == version
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+async def test_a_worker_with_the_approved_version_runs_it_after_a_deploy(harness: Harness, reserved: bool) -> None:
+    address, request = await harness.request_approval()
+    await harness.decide(request.request_id)
+    call, tool = await harness.tool_call(address, "t1.0"), harness.deps.toolbox._tools["desk", "pay"]
+    if reserved:  # by an attempt that died before it sent anything; its key is remembered for a minute only
+        version = "UPDATE tool_calls SET state = 'reserved', epoch = 1, run_id = 'run-1', attempt = 1, first_sent_at = "
+        await harness.write(f"{version} now() - interval '10 minutes' WHERE turn_id = $1", address.turn_id)
+    await harness.republished(("desk", "pay"), replace(tool, card=changed(tool, key_ttl_seconds=86_400.0)))
+    short = replace(tool, card=tool.card.model_copy(update={"key_ttl_seconds": 60.0}))
+    with pytest.MonkeyPatch.context() as patch:
+        tools = {**harness.deps.toolbox._tools, ("desk", "pay"): short}
+        patch.setattr(harness.deps.toolbox, "_tools", tools)
+        try:
+            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
+        finally:
+            await harness.republished(("desk", "pay"), tool)
+    assert outcome.state is (CallState.OUTCOME_UNKNOWN if reserved else CallState.DONE)
+    assert paid(harness, address) == (not reserved)
 
 
 async def test_an_approval_of_before_rule_2_stays_valid(harness: Harness) -> None:

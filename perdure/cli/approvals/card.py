@@ -88,7 +88,8 @@ def _outdated_text(approval: Approval) -> str:
     if not approval.outdated:
         return ""
     reissue_command = command("approvals", "reissue", approval.id)
-    return f"{approval.outdated}, so the call will not run; reject it, or reissue it: {reissue_command}"
+    other = "reject" if approval.is_open else "withdraw"
+    return f"{approval.outdated}, so the call will not run; {other} it, or reissue it: {reissue_command}"
 
 
 def _change_fields(approval: Approval) -> Iterator[tuple[str, str]]:
@@ -96,8 +97,8 @@ def _change_fields(approval: Approval) -> Iterator[tuple[str, str]]:
     for name, change in (approval.changes or {}).items():
         if name == "code":
             yield "code changed", ", ".join(f"{each['place']} ({each['change']})" for each in change)
-        elif name == "parameters":
-            yield "parameters", "changed; the arguments are checked when the request is reissued"
+        elif name in ("parameters", "arguments"):
+            yield f"{name} changed", "all values are in the output of --json"
         else:
             yield f"{name} changed", f"{change['before']} -> {change['after']}"
 

@@ -10,7 +10,7 @@ from perdure.cli.approvals import card, decide
 from perdure.cli.approvals.card import claim_text, show_card, status_text, votes_text
 from perdure.cli.approvals.decide import ApprovalId, load_and_show
 from perdure.cli.approvals.watch import screen_for, watch_approvals
-from perdure.cli.connection import Role, connect
+from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
     USAGE,
     AsJson,
@@ -135,6 +135,8 @@ def reissue(approval_id: ApprovalId, yes: Yes = False, as_json: AsJson = False, 
         lambda client: client.approvals.reissue(approval_id),
         lambda updated: f"reissued, expires in {time_left(updated.expires_at)}",
     )
+    if not as_json:
+        say(f"To decide: {command('approvals', 'approve', approval_id)}")
 
 
 def _run_action(
@@ -240,8 +242,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     *(decide.approve, decide.edit, decide.reject, decide.respond, decide.batch, card.preview),
     *(claim, release, reassign, escalate, withdraw, reissue),
 )
-for command in _COMMANDS:
-    approvals_app.command(command.__name__)(command)
+for each in _COMMANDS:
+    approvals_app.command(each.__name__)(each)
 
 
 def _row(approval: Approval, full: bool) -> tuple[object, ...]:

@@ -33,7 +33,8 @@ def with_version(
     `parameters` is its schema in the same form in every process. `code` has the text of each covered place; it is empty
     for a tool whose code is covered by `own`, such as the author's own version. `first` is the version by rule 1.
     """
-    digests = {place: digest_of(text)[:_DIGEST_CHARACTERS] for place, text in sorted(code.items())}
+    parts = {**{name: value for name, value in own.items() if value}, **dict(sorted(code.items()))}
+    digests = {place: digest_of(part)[:_DIGEST_CHARACTERS] for place, part in parts.items()}
     covered: dict[str, Any] = {
         "name": card.name,
         "parameters": without_words(parameters),
@@ -48,6 +49,15 @@ def with_version(
         "code": dict([*digests.items()][:_MAX_PLACES]),
     }
     return card.model_copy(update=update)
+
+
+def without_outlived_version(card: ToolCard, before: ToolCard | None) -> ToolCard:
+    """Returns the card to publish after `before`: without its version by rule 1 if its code has changed since that was
+    published with a version by rule 2. Rule 1 does not name the code, so approvals by it are then outdated."""
+    if before is None or before.version_rule < RULE or before.version == card.version:
+        return card
+    is_outlived = before.version_1 in ("", card.version_1)
+    return card.model_copy(update={"version_1": ""}) if is_outlived else card
 
 
 def without_words(listed: Mapping[str, Any]) -> dict[str, Any]:

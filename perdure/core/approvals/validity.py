@@ -19,6 +19,8 @@ from perdure.core.memory.files import handed_in_fault
 
 NOT_PUBLISHED = "The agent is no longer published"
 """The reason why no call of the agent runs: a start without its app removed the agent and its tools."""
+TOOL_REMOVED = "The agent no longer has this tool"
+"""The reason why a call does not run until the tool is published with its agent again."""
 TOOL_CHANGED = "The tool has changed since the request"
 """The reason why a call of an earlier version does not run. Another worker may still have that version."""
 OUTDATED_BY_VERSION = (
@@ -60,7 +62,9 @@ def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | N
         return NOT_PUBLISHED
     if policy_digest and in_force.policy_digest != policy_digest:
         return "The approval policy has changed since the request"
-    return TOOL_CHANGED if tool_version not in in_force.tool_versions else None
+    if tool_version in in_force.tool_versions:
+        return None
+    return TOOL_CHANGED if in_force.tool_versions else TOOL_REMOVED
 
 
 def has_call_ahead(status: str, kind: str, tool: str) -> bool:
@@ -119,33 +123,57 @@ class Refusal:
     by_policy: bool = False
     """True if the approval policy has changed since, or if the agent is no longer published."""
 
-    def outdates(self, approval: ApprovalValidity | None) -> bool:
+    def outdates(self, approval: ApprovalValidity, effect: EffectClass) -> bool:
         """Returns whether its request must be made again, instead of being denied. The call of an edited checkpoint is
-        denied, because its checkpoint was passed."""
-        if approval is None or approval.kind != RequestKind.APPROVAL or approval.status not in GRANTED_STATUSES:
+        denied, because its checkpoint was passed. A call that an attempt has reserved can be made again if that attempt
+        left nothing behind."""
+        leaves_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
+        reopened = ALLOWING_STATUSES if leaves_nothing else GRANTED_STATUSES
+        is_open = approval.kind == RequestKind.APPROVAL and approval.status in reopened
+        return is_open and (self.by_version or self.by_policy)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVersion:
+    """The version of its tool that a call was planned for, and whether another one can run it."""
+
+    version: str
+    args: Mapping[str, JsonValue] | None = None
+    """The planned arguments."""
+    is_reserved: bool = False
+    """True if an earlier attempt may have sent the call."""
+
+    def runs_as(self, pinned: ToolCard, worker_card: ToolCard) -> bool:
+        """Returns whether this worker's version can run a call without an approval: no version was approved, and a
+        deploy does not break the calls of running turns. Both have the same effect and need no approval, the
+        arguments fit, and no attempt of the other version may have sent the call."""
+        if worker_card.is_version(self.version):
+            return True
+        if self.args is None or pinned.needs_approval or worker_card.needs_approval:
             return False
-        return self.by_version or self.by_policy
+        leaves_nothing = pinned.effect in (EffectClass.READ, EffectClass.LOCAL)
+        is_alike = pinned.effect is worker_card.effect and (leaves_nothing or not self.is_reserved)
+        return is_alike and schema_fault(self.args, worker_card.parameters) is None
 
 
 def call_refusal(
     pinned_card: ToolCard | None,
     worker_card: ToolCard | None,
-    planned_version: str,
+    planned: PlannedVersion,
     approval: ApprovalValidity | None,
     exempt_tools: Collection[str] = (),
-    args: Mapping[str, JsonValue] | None = None,
 ) -> Refusal | None:
     """Returns why this call cannot run, or None.
 
     `pinned_card` is the tool card of the call's agent, and `worker_card` is the card of this worker's tool.
-    `exempt_tools` are the tools that the turn can run without the approval that their cards require. `args` are the
-    planned arguments; a read that needs no approval runs in any version that accepts them.
+    `exempt_tools` are the tools that the turn can run without the approval that their cards require.
     """
     if approval is not None and approval.status not in ALLOWING_STATUSES:
         return Refusal(denial_reason(approval.status))
     if pinned_card is None or worker_card is None:
         return Refusal("this worker does not have the tool", by_version=True)
-    if not worker_card.is_version(planned_version) and not _reads_alike(pinned_card, worker_card, approval, args):
+    is_same = worker_card.is_version(planned.version)
+    if not is_same and (approval is not None or not planned.runs_as(pinned_card, worker_card)):
         return Refusal("the tool has changed since the call was made", by_version=True)
     if approval is None:
         needs_one = any(requires_approval(card, exempt_tools) for card in (pinned_card, worker_card))
@@ -156,26 +184,18 @@ def call_refusal(
     return Refusal(f"the approved arguments no longer match the schema: {fault}") if fault else None
 
 
-def _reads_alike(
-    pinned: ToolCard, worker_card: ToolCard, approval: ApprovalValidity | None, args: Mapping[str, JsonValue] | None
-) -> bool:
-    """Returns whether a call is a read in both versions, without an approval, whose arguments the new one accepts. A
-    deploy does not break such calls of running turns."""
-    if approval is not None or args is None or worker_card.needs_approval or pinned.needs_approval:
-        return False
-    only_reads = pinned.effect is EffectClass.READ and worker_card.effect is EffectClass.READ
-    return only_reads and schema_fault(args, worker_card.parameters) is None
-
-
-def lapse(approval: ApprovalValidity | None, in_force: InForce | None) -> Refusal | None:
+def lapse(approval: ApprovalValidity | None, in_force: InForce | None, worker_version: str) -> Refusal | None:
     """Returns what changed after an approval that is still unused, or None if it is still valid.
 
-    A call that one attempt has reserved can be finished by the next attempt.
+    A worker that still has the approved version, `worker_version`, can run it after another one was published. An
+    approval from before rule 2 does not name the code, so it must also be the published agent's. A call that one
+    attempt has reserved can be finished by the next attempt.
     """
     if approval is None or approval.status not in GRANTED_STATUSES:
         return None
     reason = outdated_reason(approval.policy_digest, approval.tool_version, in_force)
-    if reason is None:
+    is_approved_version = worker_version == approval.tool_version
+    if reason is None or (reason == TOOL_CHANGED and is_approved_version):
         return None
     return Refusal(reason, by_version=reason == TOOL_CHANGED, by_policy=reason != TOOL_CHANGED)
 

@@ -30,15 +30,22 @@ from perdure.store.events.event_log import NewEvent, write
 _REOPEN = """
 UPDATE approvals SET status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL,
   revision = $2, claimed_by = NULL, claimed_until = NULL, version = version + 1,
-  expires_at = clock_timestamp() + make_interval(secs => expires_seconds)
-WHERE id = $1 AND status IN ('approved', 'edited') RETURNING expires_at
+  expires_at = clock_timestamp() + make_interval(secs => expires_seconds),
+  fallback_at = clock_timestamp() + (fallback_at - requested_at)
+WHERE id = $1 AND status IN ('approved', 'edited', 'reserved') RETURNING expires_at
 """
+_RELEASE = """
+UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, epoch = epoch + 1
+WHERE turn_id = $1 AND call_id = $2 AND state = 'reserved' AND effect IN ('read', 'local')
+"""
+"""The next epoch, so that the attempt that had reserved the call settles nothing."""
 _REISSUE = """
 UPDATE approvals SET status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL,
   claimed_by = NULL, claimed_until = NULL, assignee = NULL, escalated_at = NULL, fell_back_at = NULL,
   expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),
   version = version + 1,
 """
+_REQUESTED = "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
 _PLAN_AGAIN = """
 UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
 """
@@ -73,8 +80,8 @@ async def cancel_outdated(tx: Connection, approval_id: str, reason: str, turn_id
 async def reopen_outdated(
     tx: Connection, address: TurnAddress, ask: ToolCallRequest, approval_id: str, reason: str
 ) -> None:
-    """Voids a given approval that no longer covers its call, and opens its request again with a new deadline. `tx` must
-    hold the turn's lock.
+    """Voids a given approval that no longer covers its call, and opens its request again with a new deadline. An
+    attempt that had reserved the call, and left nothing behind, loses it. `tx` must hold the turn's lock.
 
     The arguments stay, with a reviewer's edits. The request is outdated until it is reissued.
     """
@@ -82,6 +89,7 @@ async def reopen_outdated(
     expires_at = await tx.fetchval(_REOPEN, approval_id, _edited(row["decision"] if row else None))
     if expires_at is None:
         return
+    await tx.execute(_RELEASE, address.turn_id, ask.call_id)
     await tx.execute(_VOID_VOTES, approval_id)
     await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=address.turn_id)
     data: dict[str, JsonValue] = {
@@ -118,36 +126,42 @@ async def reissue_outdated(tx: Connection, approval_id: str, decider: Decider) -
     if refused is not None:
         raise refused
     if agent is None or card is None:
-        message = f"{why}, and the agent no longer has the tool {row['tool']}; reject the request"
+        message = f"{why}; reject the request, or publish the tool with its agent again"
         raise CallerError("cannot_reissue", message, {"outdated": why}, status=409)
     review.refuse_stopped()
-    digest = await _store_reissued(tx, row, card, agent.definition.approvals)
-    await _record_reissue(tx, review, card, why or "", digest)
+    stored = await _store_reissued(tx, row, card, agent.definition.approvals)
+    await _record_reissue(tx, review, card, why or "", stored)
     return review, await put(tx, review.address.tenant_id, Wake.REQUEST, review.address.turn_id, approval_id)
 
 
-async def _store_reissued(tx: Connection, row: asyncpg.Record, card: ToolCard, policy: ApprovalPolicy) -> str:
-    """Changes the request and its planned call to the version of `card`, voids the votes, and returns the new digest.
+async def _store_reissued(
+    tx: Connection, row: asyncpg.Record, card: ToolCard, policy: ApprovalPolicy
+) -> dict[str, Any]:
+    """Changes the request and its planned call to the version of `card`, voids the votes, and returns the new columns.
 
     Raises: CallerError 422 `args_invalid`.
     """
-    stored = _reissued_columns(row, card, policy)
+    requested = await tx.fetchval(_REQUESTED, row["turn_id"], row["call_id"])
+    stored = _reissued_columns(row, requested, card, policy)
     named = ", ".join(f"{name} = ${number}" for number, name in enumerate(stored, 4))
     fallback_seconds = policy.fallback_after_seconds if policy.fallback_reviewer else None
     deadlines = (policy.expires_seconds, fallback_seconds)
     await tx.execute(f"{_REISSUE} {named} WHERE id = $1", row["id"], *deadlines, *stored.values())
     await tx.execute(_VOID_VOTES, row["id"])
     await tx.execute(_PLAN_AGAIN, row["turn_id"], row["call_id"], card.version, card.effect.value)
-    return str(stored["digest"])
+    return stored
 
 
-def _reissued_columns(row: asyncpg.Record, card: ToolCard, policy: ApprovalPolicy) -> dict[str, object]:
-    """Returns the columns of the request that the card and the policy determine.
+def _reissued_columns(
+    row: asyncpg.Record, requested: dict[str, JsonValue], card: ToolCard, policy: ApprovalPolicy
+) -> dict[str, Any]:
+    """Returns the columns of the request that the card and the policy determine. Defaults are filled in again, so that
+    those of a version in between are gone.
 
     Raises: CallerError 422 `args_invalid`.
     """
     nonce, edit = secrets.token_hex(16), row["revision"] or _edited(row["decision"])
-    args = row["args"] if edit is not None else _checked_args(row["args"], card)
+    args = row["args"] if edit is not None else _checked_args(requested, card)
     revision = None
     if edit is not None:
         edited = _checked_args(edit["args"], card)
@@ -194,15 +208,19 @@ def _digest(row: asyncpg.Record, card: ToolCard, args: dict[str, JsonValue], non
     )
 
 
-async def _record_reissue(tx: Connection, review: Review, card: ToolCard, why: str, digest: str) -> None:
+async def _record_reissue(tx: Connection, review: Review, card: ToolCard, why: str, stored: Mapping[str, Any]) -> None:
     row, address, approval_id = review.row, review.address, review.approval_id
-    before = await card_of_version(tx, row["agent_id"], row["tool"], row["tool_version"])
+    changes = version_difference(await card_of_version(tx, row), card)
+    edit = row["revision"] or _edited(row["decision"]) or row
+    args = (stored["revision"] or stored)["args"]
+    if args != edit["args"]:  # defaults of new parameters
+        changes["arguments"] = {"before": edit["args"], "after": args}
     body: dict[str, JsonValue] = {
         "because": why,
         "from_version": row["tool_version"],
         "to_version": card.version,
-        "changes": version_difference(before, card),
-        "digest": digest,
+        "changes": changes,
+        "digest": str(stored["digest"]),
         "signed_in": review.signed_in,
     }
     actor = review.decider.user_id

@@ -189,7 +189,7 @@ async def _version_changes(tx: Connection, row: asyncpg.Record, *, is_outdated: 
     """Returns what the published version of the tool changes for an outdated request, or what the last reissue changed;
     None without either."""
     if is_outdated and row["tool"]:
-        before = await card_of_version(tx, row["agent_id"], row["tool"], row["tool_version"])
+        before = await card_of_version(tx, row)
         agent = await published_agent(tx, row["agent_id"])
         after = agent.card(row["tool"]) if agent is not None else None
         return version_difference(before, after) if after is not None else {}

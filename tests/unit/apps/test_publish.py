@@ -11,6 +11,7 @@ from perdure import apps
 from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
 from perdure.apps import App, degraded_agents, load_app, load_servers, publish, skipped_agents
 from perdure.apps.mcp import difference, lock_path, read_lock, write_lock
+from perdure.apps.publish import without_outlived_versions
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.mcp import McpLock, McpToolListing
@@ -136,6 +137,22 @@ def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: s
     assert (after.cards[-1].version != before.cards[-1].version) is card_too
     assert apps.publish(apps.load_app(write_app(tmp_path)), CORE) == [before]
     assert PublishedAgent.model_validate(before.model_dump(mode="json")) == before
+
+
+def test_a_version_by_rule_1_ends_with_the_next_change_of_the_code(tmp_path: Path) -> None:
+    path, changed = "skills/tea/blocks/steep.py", FILES["skills/tea/blocks/steep.py"].replace("else 3", "else 4")
+    (first,) = apps.publish(apps.load_app(write_app(tmp_path)), CORE)
+    old_rule = first.model_copy(
+        update={"cards": tuple(card.model_copy(update={"version_rule": 1}) for card in first.cards)}
+    )
+    assert without_outlived_versions(first, [old_rule]) == first == without_outlived_versions(first, [first])
+    (second,) = apps.publish(apps.load_app(write_app(tmp_path, {path: changed})), CORE)
+    same_words = second.cards[-1].model_copy(update={"version_1": first.cards[-1].version_1})
+    second = second.model_copy(update={"cards": (*second.cards[:-1], same_words)})
+    published = without_outlived_versions(second, [first])
+    assert [card.version_1 for card in published.cards] == [*(card.version_1 for card in second.cards[:-1]), ""]
+    assert published.version not in (first.version, second.version)
+    assert without_outlived_versions(first, [published]).cards[-1].version_1 == "", "a rollback does not bring it back"
 
 
 def test_an_agent_without_skill_folders_keeps_its_stored_form() -> None:

@@ -270,7 +270,7 @@ APPROVED = validity.ApprovalValidity("a1", "approved", "v1", {"amount": 5}, True
 def test_each_reason_voids_a_call(
     card: ToolCard | None, here: ToolCard | None, approval: validity.ApprovalValidity | None, is_void: bool
 ) -> None:
-    assert (validity.call_refusal(card, here, "v1", approval) is not None) is is_void
+    assert (validity.call_refusal(card, here, validity.PlannedVersion("v1"), approval) is not None) is is_void
 
 
 KEPT = replace(APPROVED, policy_digest="p1")
@@ -282,8 +282,9 @@ K, D = RequestKind, Decision
     (None, None, False),
     *(
         (KEPT, other, True)
-        for other in (None, *(validity.InForce(*each) for each in (("p2", ("v1",)), ("p1", ("v2",)), ("p1", ()))))
+        for other in (None, *(validity.InForce(*each) for each in (("p2", ("v1",)), ("p2", ("v2",)), ("p1", ()))))
     ),
+    (KEPT, validity.InForce("p1", ("v2",)), False),
     (APPROVED, validity.InForce("p2", ("v1",)), False),
     (replace(KEPT, status="edited"), validity.InForce("p2", ("v1",)), True),
     # What an attempt has reserved, the next one may finish; what is denied anyway has its own reason.
@@ -293,7 +294,40 @@ K, D = RequestKind, Decision
 def test_an_unused_approval_is_void_if_its_policy_or_tool_changed(
     approval: validity.ApprovalValidity | None, in_force: validity.InForce | None, is_lapsed: bool
 ) -> None:
-    assert (validity.lapse(approval, in_force) is not None) is is_lapsed
+    assert (validity.lapse(approval, in_force, "v1") is not None) is is_lapsed
+
+
+def test_an_approval_of_rule_1_is_valid_only_for_the_published_tool() -> None:
+    for versions, is_lapsed in ((("v9", "v1"), False), (("v9",), True)):
+        lapse = validity.lapse(KEPT, validity.InForce("p1", versions), "v9")
+        assert (lapse is not None and lapse.by_version) is is_lapsed
+
+
+@pytest.mark.parametrize(("effect", "change", "is_reserved", "runs"), [
+    (EffectClass.READ, {}, True, True),
+    (EffectClass.LOCAL, {}, True, True),
+    (EffectClass.KEYED, {}, False, True),
+    (EffectClass.KEYED, {}, True, False),
+    (EffectClass.OPAQUE, {"needs_approval": True}, False, False),
+    (EffectClass.OPAQUE, {"effect": EffectClass.READ}, False, False),
+    (EffectClass.READ, {"parameters": {"required": ["to"]}}, False, False),
+])  # fmt: skip
+def test_a_call_that_nobody_approved_runs_in_the_version_of_a_deploy(
+    effect: EffectClass, change: dict[str, Any], is_reserved: bool, runs: bool
+) -> None:
+    old = ToolCard(name="t", description="", parameters={}, effect=effect, needs_approval=False, version="v1")
+    new = old.model_copy(update={"version": "v2", **change})
+    planned = validity.PlannedVersion("v1", {}, is_reserved)
+    assert (validity.call_refusal(old, new, planned, None) is None) is runs
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+def test_what_a_dead_attempt_reserved_is_asked_again_only_if_it_left_nothing(effect: EffectClass) -> None:
+    changed = validity.Refusal("changed", by_version=True)
+    leaves_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
+    assert changed.outdates(replace(KEPT, status="reserved"), effect) is leaves_nothing
+    assert changed.outdates(KEPT, effect) and not validity.Refusal("no").outdates(KEPT, effect)
+    assert not changed.outdates(replace(KEPT, kind="checkpoint"), effect)
 
 
 def test_a_call_waits_for_the_end_of_its_hold() -> None:

@@ -19,7 +19,7 @@ from perdure.core.agents.rule_matching import before_round
 from perdure.core.approvals import gates
 from perdure.core.approvals.deadlines import MARGIN, MAX_WAIT, deadlines_of, wait_before_check
 from perdure.core.approvals.gates import ALLOWING_STATES, EXEMPTIBLE_TOOLS, OPEN_STATES, RULE_MUTATING, startable_calls
-from perdure.core.approvals.validity import call_refusal
+from perdure.core.approvals.validity import PlannedVersion, call_refusal
 
 EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
 CARDS = tuple(PlanCard(name=name, effect=EffectClass(of), needs_approval=asks) for name, (of, asks) in EFFECTS.items())
@@ -232,7 +232,9 @@ def test_an_exemption_applies_to_its_engine_tool_only(name: str, effect: EffectC
     of = card("x", effect).model_copy(update={"name": name})
     free = not gates.requires_approval(of, waivers)
     assert free is (name in EXEMPTIBLE_TOOLS and effect is EffectClass.LOCAL and name in waivers)
-    assert (call_refusal(of, of, "v", None, waivers) is None) is free, "the tool's worker finds the same"
+    assert (call_refusal(of, of, PlannedVersion("v"), None, waivers) is None) is free, (
+        "the tool's worker finds the same"
+    )
     assert gates.exempted_tools([of], waivers) == ((name,) if free else ())
     ruled = before_round(plan(of, waived=tuple(waivers)), [CallRef(call_id="c", tool=name, digest="")], {})
     assert (ruled.gated == ()) is free
