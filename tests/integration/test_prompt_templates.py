@@ -20,6 +20,7 @@ from perdure.store.agents import PromptPromoter
 from perdure.store.database import new_id
 from perdure.store.memory import facts
 from tests.conftest import Urls, as_owner
+from tests.doubles.desk_variants import as_desk, published
 from tests.doubles.message_script import Line
 from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction
@@ -356,3 +357,11 @@ async def test_a_skill_gets_the_entities_of_the_turn(harness: Harness) -> None:
     (*_, told) = await messages_with_skills(harness, address, 1, "weights", refs=refs)
     known = f"parcel: The blue one ({made.id})\n- number: {number}\n- weight: 3"
     assert str(told["content"]).endswith(f"## Entity Context\n{known}\n{known}")
+
+
+async def test_a_claude_model_is_asked_with_a_cache_breakpoint_after_the_prefix(harness: Harness) -> None:
+    async with published(harness, as_desk(model="anthropic/claude-sonnet-4-5")):
+        address, _ = await harness.start(Line("a"))
+        first, *rest = (await ask_model(harness, address, agent_id="desk")).messages
+    assert [part["cache_control"] for part in first["content"]] == [{"type": "ephemeral"}]
+    assert "cache_control" not in str(rest)

@@ -18,7 +18,9 @@ from structlog.testing import capture_logs
 
 from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, problem_of, provider_error
 from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
+from perdure.activities.providers.registry import first_that_answers
 from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.settings import Settings
 from tests.doubles.hostile_target import MEBI, Talk, bomb, floods, says, threaded
 from tests.doubles.providers.client import UNWARNED, RecordingClient
 from tests.doubles.providers.script import Fault, Step
@@ -200,6 +202,23 @@ async def test_an_unreachable_server_is_unavailable_and_named(litellm_provider: 
         assert (type(error), error.code, closed.requests) == (UpstreamUnavailable, "model_unavailable", [])
         assert f"{host} {told}" in error.message
         assert problem_of(error, model).details == {"model": model, "host": host}
+
+
+async def test_the_first_model_to_answer_is_used(
+    provider_double: ProviderDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
+    monkeypatch.setenv("OPENAI_BASE_URL", provider_double.api_base)
+    names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
+    async with aclosing(LiteLLMProvider(Settings(_env_file=None).outbound_to_providers())) as provider:
+        provider_double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
+        assert await first_that_answers(names, provider, {}) == "openai/gpt-4o-mini"
+        provider_double.script(Step(status=401, code="invalid_api_key", times=None))
+        with pytest.raises(SystemExit) as ended:
+            await first_that_answers(names, provider, {})
+    assert all(name in str(ended.value) for name in names) and "model_auth" in str(ended.value)
 
 
 @pytest.mark.parametrize("name", ["num_retries", "max_retries", "stream", "fallbacks", "timeout", "model"])

@@ -208,6 +208,10 @@ async def test_each_vendor_answers_with_mended_tools_and_requested_objects(clien
         assert output is not None
         tools = [function_of(output.name, "", output.fits)] if form is OutputForm.FUNCTION else []
         await client.ask(model=model, tools=tools, output=output)
+        if name == "openai":
+            chosen, formatted = (client.body.get(each) for each in ("tool_choice", "response_format"))
+            asked, other = (chosen["function"], formatted) if tools else (formatted["json_schema"], chosen)
+            assert asked["name"] == output.name and other is None
 
 
 async def test_a_gemini_model_is_sent_the_possible_values_of_a_property(client: RecordingClient) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def without_cache() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "Worker", worker)
+        patch.setattr("perdure.temporal.workflow_client.TASK_TIMEOUT", timedelta(seconds=2))  # some are lost so
         yield
 
 

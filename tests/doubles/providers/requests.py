@@ -1,4 +1,4 @@
-"""The requests that arrive at the provider double, and what a turn has sent, request by request, in OpenAI's form."""
+"""The requests that arrive at the provider double, in OpenAI's form."""
 
 import json
 from collections.abc import Iterator
@@ -22,47 +22,6 @@ class Seen:
     authorized: bool
     outcome: str = "running"  # `answered`, an error status, a fault, `client_gone`, or `no_step`
     spoke_at: float | None = None  # when the first word of its text or thinking left
-
-
-@dataclass(frozen=True, slots=True)
-class SentRequest:
-    seen: Seen
-    messages: list[dict[str, Any]]
-
-    @property
-    def prefix(self) -> bytes:
-        first = self.seen.body["system"][0] if "system" in self.seen.body else self.seen.body["messages"][0]  # type: ignore[index]
-        return json.dumps(first).encode()
-
-    @property
-    def breakpoints(self) -> list[str]:
-        """Where a cache breakpoint is set, by the place in the body."""
-        return list(_marked(self.seen.body))
-
-    @property
-    def notes(self) -> list[str]:
-        """The system messages that are not at its head."""
-        start = next(place for place, message in enumerate(self.messages) if message["role"] == "user")
-        return [message["content"] for message in self.messages[start:] if message["role"] == "system"]
-
-
-def requests_of(turn_id: str, seen: list[Seen]) -> list[SentRequest]:
-    """The requests of a turn, in order of arrival. The model is not the last to have spoken in any of them."""
-    own = [each for each in seen if each.idempotency_key.startswith(f"{turn_id}.")]
-    found = [SentRequest(each, openai_messages(each.body)) for each in own]
-    assert all(request.messages[-1]["role"] != "assistant" for request in found), "nothing is there to be answered"
-    return found
-
-
-def _marked(value: Any, place: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        if "cache_control" in value:
-            yield place
-        for name, inner in value.items():
-            yield from _marked(inner, f"{place}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _marked(inner, f"{place}.{number}")
 
 
 def latest_user_text(body: dict[str, Any]) -> str:

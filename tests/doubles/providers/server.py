@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +39,6 @@ from tests.doubles.providers.vendors import VENDORS, Vendor
 from tests.doubles.providers.wires import chunk, error_body, fault_lines, line
 
 STEPS = TypeAdapter(list[Step])
-Answers = Callable[[Seen], Awaitable[Step]]
 
 
 class ConnectionAware(H11Protocol):
@@ -108,12 +107,10 @@ def _refused(vendor: Vendor, url: str, request: Request, seen: Seen) -> tuple[in
 
 
 class ProviderDouble:
-    def __init__(self, steps: Iterable[Step] = (), answers: Answers | None = None) -> None:
-        """With `answers`, these answer all requests instead of steps."""
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
         self.steps = [*steps]
         self.used: Counter[int] = Counter()
         self.log: list[Seen] = []
-        self._answers = answers
         requests = Route("/_requests", self._requests, methods=["GET", "DELETE"])
         self.app = Starlette(routes=[requests, Route("/{path:path}", self._answer, methods=["POST"])])
         self._server: uvicorn.Server | None = None
@@ -147,7 +144,7 @@ class ProviderDouble:
         status, error = _refused(vendor, url, request, seen)
         if status != 200:
             return _ended(seen, str(status), JSONResponse(error, status))
-        step = await self._step(seen) if self._answers is None else await self._answers(seen)
+        step = self._step(seen)
         if step is None:
             problem = Step(status=418, message="the script of the double has no step for this request")
             return _ended(seen, "no_step", JSONResponse(error_body(problem), 418))
@@ -172,7 +169,7 @@ class ProviderDouble:
         self.log.append(seen)
         return seen
 
-    async def _step(self, seen: Seen) -> Step | None:
+    def _step(self, seen: Seen) -> Step | None:
         for place, step in enumerate(self.steps):
             if (step.times is None or self.used[place] < step.times) and step.serves(seen.user_text):
                 self.used[place] += 1

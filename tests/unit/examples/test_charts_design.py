@@ -1,6 +1,7 @@
 """The design of charts: facts without names, what the rules decide, limits that end the solver, inert pictures."""
 
 import asyncio
+import json
 import sys
 import time
 from typing import Any
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.examples.charts.tools import _design, _drawing, _solver, _vega, _warnings
+from perdure.examples.charts.tools.tables import check_plan
 from perdure.local.processes import alive
 from perdure.sdk.tables import parse_xml, read_csv
 from perdure.sdk.tables.reading import rows_to_show
 from tests.eventually import until
 from tests.scale import sized
+from tests.unit.apps.tool_contexts import context
 
 COLUMNS: list[dict[str, Any]] = [
     {"name": "region", "kind": "nominal", "distinct": 4},
@@ -213,3 +216,8 @@ def test_contradictions_that_no_schema_expresses_are_found(shows: str, at: int) 
     assert not isinstance(root, tuple)
     faults = _design.specification_faults(_design.specification_of(root), COLUMNS)
     assert faults[0]["path"].startswith(f"/chart/show[{at}]")
+
+
+async def test_a_plan_that_cannot_be_read_is_told_with_its_places() -> None:
+    checked: Any = (await check_plan.run({"xml": "<plan><bogus/></plan>"}, context(check_plan.card))).output
+    assert not checked["ok"] and "bogus" in json.dumps(checked["faults"])
