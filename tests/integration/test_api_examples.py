@@ -119,21 +119,3 @@ async def test_plotting_a_column_against_another_returns_a_picture(api: Api) -> 
         assert turn["answer"] and turn["output"]["text"].startswith("<p>")
         kept = sorted(file["name"] for file in (await client.get(f"{path}/files")).json()["items"] if file["turn_id"])
         assert kept == ["chart.png", "chart.svg", "chart.vl.json", "rows.json"]
-
-
-async def test_a_message_without_a_task_runs_no_solver_and_a_shortcut_only_the_solver(requester: Caller) -> None:
-    path = await conversation(requester)
-    without = await say(requester, path, "Plot sales by region")
-    assert without["status"] == "completed" and without["answer"] and not without["output"].get("pictures")
-    palette = await say(requester, path, "Which colours are there?")
-    assert palette["output"]["suggestions"][0]["kind"] == "custom_palette" and palette["output"]["selection_prompt"]
-    arrived = await say(requester, path, "#uploaded# t.csv")
-    assert arrived["nodes"] == ["initialize_processing_state", "feedback_node", "format_feedback"]
-    assert (await say(requester, path, "/echo one two"))["answer"].startswith("one two\n\n")
-    bypassed = await say(requester, path, "Which colours are there? #bypass_feedback")
-    assert bypassed["status"] == "completed" and bypassed["attempts"] == palette["attempts"] - 1 == 1
-    path = await conversation(requester, SALES)
-    turn = await say(requester, path, '#chart# <chart concept="pie"><show column=')
-    assert turn["nodes"][1:] == ["expand_shortcut_node", "feedback_node", "format_feedback"], "it is broken off"
-    turn = await say(requester, path, '#chart# <chart concept="pie"><show column="region"/></chart>')
-    assert "asp_solving_node" in turn["nodes"] and turn["output"]["pictures"], turn

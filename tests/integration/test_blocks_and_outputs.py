@@ -213,7 +213,7 @@ async def assembler(harness: Harness) -> AsyncIterator[Assembler]:
 async def test_arguments_come_from_defaults_the_other_output_and_the_conversation(assembler: Assembler) -> None:
     address = await assembler.turn()
     made = await assembler.run(address, "other")
-    assert made.bundle is not None and made.bundle.completeness == 0.5
+    assert made.bundle is not None and (made.bundle.completeness, made.bundle.gives) == (0.5, ("word",))
     done = await assembler.run(address, "probe", Source(tool="other", turn_id=address.turn_id))
     assert done.problem is None
     (given,) = SAYS.given
