@@ -205,7 +205,7 @@ async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
             vector = Vector(*embedded) if embedded is not None else None
             async with deps.db.transaction(query.tenant_id) as tx:
                 found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.limit)
-    except (OSError, *deps.db.outages) as error:
+    except Exception as error:  # internal errors too, as of an embedder: memory only advises
         _log.warning("memory_search_failed", error=type(error).__name__)
         return EpisodeRecall((), _unavailable("episodic"))
     by = episodes.BY_COSINE if vector is not None else episodes.BY_FULL_TEXT

@@ -205,12 +205,13 @@ class TurnRun:
 
 
 def _own_answer(messages: Sequence[MessageRef]) -> tuple[str, str]:
-    """Returns the last message's text if the graph wrote it, and the id of the model's answer that it ends."""
+    """Returns the last message's text if the graph wrote it, and the id of the model's answer that it ends. Calls of
+    that answer never ran: otherwise their results would be between the two."""
     last = messages[-1] if messages else None
     if last is None or last.id or last.role is not Role.ASSISTANT:
         return "", ""
     before = messages[-2] if len(messages) > 1 else last
-    return last.text, before.id if before.role is Role.ASSISTANT and not before.calls else ""
+    return last.text, before.id if before.role is Role.ASSISTANT else ""
 
 
 def _compiled(turn: TurnInput) -> CompiledTopology:

@@ -47,6 +47,15 @@ async def test_the_end_stores_status_and_answer_and_its_last_event_is_done(harne
     assert await harness.value(active, address.conversation_id) is None
 
 
+@pytest.mark.parametrize(("said", "answer"), [("asking", "asking\n\nIt ends."), ("", "It ends.")])
+async def test_the_graphs_text_extends_the_models_own_message(harness: Harness, said: str, answer: str) -> None:
+    address = await harness.plan()
+    made = await harness.value("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
+    await harness.write("UPDATE messages SET content = $2 WHERE id = $1", made, said)
+    await harness.finish(address, TurnStatus.FAILED, transcript=(str(made),), answer="It ends.", extends=str(made))
+    assert (await harness.turn(address.turn_id))["answer"] == answer
+
+
 async def test_of_many_simultaneous_ends_of_a_turn_one_is_stored(harness: Harness) -> None:
     first, _ = await harness.start(Line("one"))
     second, _ = await harness.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)

@@ -245,6 +245,25 @@ PLANTED: dict[str, tuple[tuple[Says, ...], str, str, Outcome, str]] = {
 }  # fmt: skip
 
 
+MISSHAPEN = [
+    *(("draw", output, "draw_failed") for output in ({}, None, ["f3"])),
+    *(("run", output, "run_spent") for output in ({}, None, "x")),
+    *(("solve", output, "solve_failed") for output in ({}, None, {"success": True}, {"success": False})),
+    *(("profile", output, "classify_failed") for output in (None, [TABLE])),
+    *(("check_plan", output, "plan_spent") for output in ({}, None, {"ok": False})),
+    *(("check_specification", output, "specify_spent") for output in ({}, None, {"ok": False})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "output", "code"), MISSHAPEN)
+async def test_an_output_without_its_form_is_a_fault_of_its_stage(tool: str, output: Any, code: str) -> None:
+    plans = 3 if code in ("plan_spent", "run_spent") else 1
+    script = kind(), *([] if tool == "profile" else [plan(f"<plan n='{n}'/>") for n in range(plans)])
+    drawn = () if plans > 1 or tool == "profile" else (XML,) * 4 if code == "specify_spent" else (XML, MARKS)
+    played = await play_with(tool, output, *script, *drawn, DONE)
+    assert ended(played) == ("failed", code) and played.output["fault"]["message"].strip()
+
+
 @pytest.mark.parametrize(("script", "broken", "code", "outcome", "came_of"), PLANTED.values(), ids=list(PLANTED))
 async def test_a_planted_fault_is_told_with_its_stage_and_never_completes_in_silence(
     script: tuple[Says, ...], broken: str, code: str, outcome: Outcome, came_of: str

@@ -89,8 +89,11 @@ async def test_a_turn_that_does_not_complete_stores_no_episode(episodic: Served)
     assert await episodic.harness.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
 
 
-async def test_a_turn_continues_if_memory_is_unavailable(episodic: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, "find", AsyncMock(side_effect=OSError("no route to memory")))
+@pytest.mark.parametrize("error", [OSError("no route to memory"), ValueError("as an embedder raises")])
+async def test_a_turn_continues_if_memory_is_unavailable(
+    episodic: Served, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(episodes, "find", AsyncMock(side_effect=error))
     address = await turn(episodic, Line("on it goes"))
     (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
     assert searched == {"scope": "episodic", "status": "unavailable", "hits": []}

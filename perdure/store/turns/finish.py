@@ -67,9 +67,10 @@ WITH cancelled AS (
   WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
 ), chosen AS (  -- where this one was the active one
   {_NEXT.format(conversation="$6", replaced_by="$9", where="$5 AND")}
-), said AS (  -- the answer, if a model wrote it
+), said AS (  -- the answer, if a model wrote it: the message that is extended, or the last with a text
   SELECT id, content, partial FROM messages
-  WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant' AND id = ANY($4) AND content <> ''
+  WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
+    AND CASE WHEN $13::uuid IS NULL THEN id = ANY($4) AND content <> '' ELSE id = $13 END
   ORDER BY seq DESC LIMIT 1
 ), ending AS (  -- of its last part that has one, or of the call that was cut and so failed the turn
   SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls
@@ -79,7 +80,8 @@ WITH cancelled AS (
   UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, stuck = NULL, ended_at = clock_timestamp(),
-  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (SELECT content || $11 FROM said))
+  output = nullif($7::jsonb, '{{}}'),
+  answer = coalesce(nullif($8, ''), (SELECT content || $11 FROM said), nullif($11, ''))
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
   CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
@@ -176,6 +178,7 @@ async def _end_turn(
         READ_CHARACTERS,
         "".join(message.content for message in last_messages if message.extends),
         any(message.partial for message in last_messages),
+        next((message.id for message in last_messages if message.extends), None),
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row was deleted while it was locked")
@@ -198,8 +201,9 @@ async def _final_answer(tx: Connection, request: FinishRequest) -> list[NewMessa
     extends the message that its call continues."""
     answer, partial, continued = request.answer, False, request.extends
     if answer and continued:
-        answer = f"\n\n{answer}"
-        partial = bool(await tx.fetchval("SELECT partial FROM messages WHERE id = $1", continued))
+        extended = await tx.fetchrow("SELECT content <> '' AS has_text, partial FROM messages WHERE id = $1", continued)
+        answer = f"\n\n{answer}" if extended and extended["has_text"] else answer
+        partial = bool(extended and extended["partial"])
     if not answer and request.status is TurnStatus.STOPPED:
         answer, continued = await model_calls.unfinished_text(tx, request.address.turn_id)
         partial = True

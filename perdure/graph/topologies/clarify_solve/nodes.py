@@ -163,7 +163,7 @@ class SolveDesign:
         if solved.ends:
             return set_end(state, "solve", solved.ends) | set_processing(asp="failed")
         if solved.fault or solved.output.get("success") is not True:
-            fault = solved.fault or str(solved.output.get("message", ""))
+            fault = solved.fault or str(solved.output.get("message") or "no design was found")
             patch = set_processing(asp="failed", solved=solved.output, fault=fault)
             return patch | set_fault(state, "solve", Cause.FAILED, fault)
         if _client_has_data(state):

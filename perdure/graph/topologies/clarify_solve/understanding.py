@@ -18,6 +18,7 @@ from perdure.graph.spec import State
 from perdure.graph.topologies.clarify_solve.faults import (
     MAX_FAULT_CHARACTERS,
     Cause,
+    reports_faults,
     set_end,
     set_fault,
     set_model_fault,
@@ -248,18 +249,35 @@ async def call_stage_tool(state: State, ports: Ports, stage: str, **args: JsonVa
     if outcome.state is not CallState.DONE:
         message = output.get("message")
         return ToolOutput({}, str(message)[:MAX_FAULT_CHARACTERS] if message else f"{name} could not be done")
-    return ToolOutput(output)
+    lacks = _lacks(stage, outcome.output) if reports_faults(state) else ""
+    return ToolOutput({}, f"{name} returned no {lacks}") if lacks else ToolOutput(output)
+
+
+_REQUIRED: Final = {"run": "rows", "solve": "success", "check_plan": "ok", "check_specification": "ok"}
+"""The field that the output of a stage's tool must have. An empty profile means that there is no table."""
+
+
+def _lacks(stage: str, output: JsonValue) -> str:
+    """Returns what the output of a stage's tool lacks, or an empty string."""
+    if not isinstance(output, dict):
+        return "object"
+    if stage == "draw":
+        return "" if output else "picture"
+    if stage == "solve" and output.get("success") is True and not isinstance(output.get("design"), dict):
+        return "design"
+    field = _REQUIRED.get(stage, "")
+    return field if field and output.get(field) is None else ""
 
 
 def fault_lines(output: dict[str, JsonValue]) -> str:
-    """Returns the faults of a check, one per line, each with its path."""
+    """Returns the faults of a check, one per line, each with its path. There is always a sentence."""
     faults = output.get("faults")
     lines = (
         [f"{fault.get('path')}: {fault.get('reason')}" for fault in faults if isinstance(fault, dict)]
         if isinstance(faults, list)
         else []
     )
-    return "\n".join(lines)[:MAX_FAULT_CHARACTERS]
+    return "\n".join(lines)[:MAX_FAULT_CHARACTERS] or "the check found it invalid and named no fault"
 
 
 RESUMED: Final[Patch] = {"status": "running", "pending_requests": []}
