@@ -245,13 +245,14 @@ PLANTED: dict[str, tuple[tuple[Says, ...], str, str, Outcome, str]] = {
 }  # fmt: skip
 
 
+NOTHING: tuple[Any, ...] = ({}, None)
 MISSHAPEN = [
-    *(("draw", output, "draw_failed") for output in ({}, None, ["f3"])),
-    *(("run", output, "run_spent") for output in ({}, None, "x")),
-    *(("solve", output, "solve_failed") for output in ({}, None, {"success": True}, {"success": False})),
-    *(("profile", output, "classify_failed") for output in (None, [TABLE])),
-    *(("check_plan", output, "plan_spent") for output in ({}, None, {"ok": False})),
-    *(("check_specification", output, "specify_spent") for output in ({}, None, {"ok": False})),
+    *(("draw", output, "draw_failed") for output in (*NOTHING, ["f3"])),
+    *(("run", output, "run_spent") for output in (*NOTHING, "x")),
+    *(("solve", output, "solve_failed") for output in (*NOTHING, {"success": True}, {"success": False})),
+    *(("profile", output, "classify_failed") for output in (NOTHING[1], [TABLE])),
+    *(("check_plan", output, "plan_spent") for output in (*NOTHING, {"ok": False})),
+    *(("check_specification", output, "specify_spent") for output in (*NOTHING, {"ok": False})),
 ]  # fmt: skip
 
 
