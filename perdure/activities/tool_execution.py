@@ -369,12 +369,8 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
     try:
         async with asyncio.timeout(claimed.card.timeout_seconds):
             result = await claimed.tool.run(claimed.args, context)
-    except ToolRefused as error:
-        crash = error.crash if isinstance(error, ArgumentsRefused) else None
-        failure = claimed.report.log("tool_check_raised", crash) if crash is not None else ""
-        return ToolAttempt(ActionEnd.REFUSED, error.message, failure=failure)
-    except ToolUnavailable as error:
-        return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
+    except (ToolRefused, ToolUnavailable) as error:
+        return _not_done(claimed, error, context)
     except AnswerWithheld as error:
         return _withheld(claimed, error, context)
     except asyncio.CancelledError:
@@ -384,6 +380,18 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
     except Exception as error:  # an author's code can raise anything
         return _raised(claimed, error, context)
     return ToolAttempt(ActionEnd.RETURNED, result=result)
+
+
+def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, context: ToolContext) -> ToolAttempt:
+    """Returns the end of an attempt for which nothing happened, unless another of its requests did something."""
+    if claimed.card.effect in (EffectClass.KEYED, EffectClass.OPAQUE) and context.sent.may_have_changed_before(error):
+        known_end = claimed.report.known(error, context.sent)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, error.message, known=known_end)
+    if isinstance(error, ToolRefused):
+        crash = error.crash if isinstance(error, ArgumentsRefused) else None
+        failure = claimed.report.log("tool_check_raised", crash) if crash is not None else ""
+        return ToolAttempt(ActionEnd.REFUSED, error.message, failure=failure)
+    return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
 
 
 def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> ToolAttempt:

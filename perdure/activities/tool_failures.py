@@ -90,6 +90,12 @@ class FailureReport:
             return ""
         try:
             message = str(unwrapped(error))
-        except Exception:  # an author's `__str__` can raise anything
+        except BaseException:  # an author's `__str__` can raise anything, also SystemExit
+            return ""
+        return self.words_of(message)
+
+    def words_of(self, message: str) -> str:
+        """Returns a message on one line, without secrets. Empty if messages are hidden."""
+        if not self.shows_messages:
             return ""
         return flat(mask_secrets(clean(message), self.secrets), MAX_MESSAGE_CHARACTERS)

@@ -139,8 +139,8 @@ class ToolActivities:
                 "tool": claimed.card.name,
                 "code": "outcome_unknown",
                 "effect": claimed.locked.key,
-                "message": result.message,
-                "known": result.known or known(KnownEnd.EARLIER_ATTEMPT, words=result.message),
+                "message": result.message if claimed.report.shows_messages else "",
+                "known": _known_of(claimed, result),
                 **({"failure": result.failure} if result.failure else {}),
             }
             event = NewEvent(TOOL_ERROR, unknown, call.ask.call_id)
@@ -189,6 +189,14 @@ class ToolActivities:
             memory=self._deps.memory,
             secrets=self._deps.toolbox.secrets_for(claimed.card),
         )
+
+
+def _known_of(claimed: ClaimedCall, result: ToolAttempt) -> dict[str, JsonValue]:
+    """Returns what is known of an unknown outcome. An attempt that sent nothing knows nothing of an earlier one."""
+    sent_nothing = result.known.get("code") == KnownEnd.RAISED_BEFORE_SEND.value if result.known else True
+    if result.known and not (sent_nothing and may_have_happened(claimed.locked.row)):
+        return result.known
+    return known(KnownEnd.EARLIER_ATTEMPT, words=claimed.report.words_of(result.message))
 
 
 async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> CallAnswer:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -94,21 +94,51 @@ def _no_loop(name: str) -> RuntimeError:
 
 @dataclass(slots=True)
 class SentRequest:
-    """The last request of a call that `context.send` sent and that can change something."""
+    """The requests of a call that `context.send` sent. Those that can change something are listed, also if they run at
+    the same time."""
 
-    method: str = ""
-    """Empty if none was sent."""
-    host: str = ""
-    status: int | None = None
-    """The HTTP status with which the target answered it."""
+    requests: list["OneRequest"] = field(default_factory=list)
     has_answer: bool = False
     """True if any request of the call was answered, also one that only reads."""
+    raised: BaseException | None = None
+    """The refusal or unavailability that `context.send` raised last, for one request."""
+    raised_for: "OneRequest | None" = None
+
+    def may_have_changed_before(self, error: BaseException) -> bool:
+        """Returns whether another request than the one for which `context.send` raised this error may have changed
+        something. An error that the author raises is trusted."""
+        others = [request for request in self.requests if request is not self.raised_for]
+        return error is self.raised and any(
+            request.status is None or request.status < 300 or request.status >= 500 for request in others
+        )
+
+    @property
+    def method(self) -> str:
+        """The method of the last request that can change something; empty if none was sent."""
+        return self.requests[-1].method if self.requests else ""
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status with which the target answered that request."""
+        return self.requests[-1].status if self.requests else None
 
     def __str__(self) -> str:
-        if not self.method:
+        if not self.requests:
             return ""
-        answer = f"was answered with {self.status}" if self.status is not None else "was sent, and no answer was read"
-        return f"{self.method} to {self.host} {answer}"
+        last, count = self.requests[-1], len(self.requests)
+        answer = f"was answered with {last.status}" if last.status is not None else "was sent, and no answer was read"
+        earlier = f", after {count - 1} other{'s' if count > 2 else ''}" if count > 1 else ""
+        return f"{last.method} to {last.host} {answer}{earlier}"
+
+
+@dataclass(slots=True, eq=False)
+class OneRequest:
+    """A request that can change something."""
+
+    method: str
+    host: str
+    status: int | None = None
+    """The HTTP status of its answer; None without one."""
 
 
 class UndeclaredSecret(LookupError):
@@ -215,33 +245,35 @@ class ToolContext:
             follow_redirects=False,
             timeout=httpx.Timeout(seconds_left, connect=connect_seconds, pool=connect_seconds),
         )
-        response = await self._exchange(request, effect, method.upper(), _host(url), seconds_left)
-        return answer_or_raise(effect, response, refusals)
+        own = OneRequest(method.upper(), _host(url))
+        try:
+            return answer_or_raise(effect, await self._exchange(request, effect, own, seconds_left), refusals)
+        except (ToolRefused, ToolUnavailable) as error:
+            self.sent.raised, self.sent.raised_for = error, own
+            raise
 
     async def _exchange(
-        self, request: Awaitable[httpx.Response], effect: EffectClass, method: str, host: str, seconds: float
+        self, request: Awaitable[httpx.Response], effect: EffectClass, own: OneRequest, seconds: float
     ) -> httpx.Response:
         """Runs the whole exchange under the limits of this call.
 
         Raises: the exceptions of `send`, except those for a status.
         """
-        before = replace(self.sent)
-        if method not in READ_METHODS:
-            self.sent.method, self.sent.host, self.sent.status = method, host, None
+        if own.method not in READ_METHODS:
+            self.sent.requests.append(own)
         try:
             with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + seconds)):
                 response = await request
             self.sent.has_answer = True
-            if method not in READ_METHODS:
-                self.sent.status = response.status_code
+            own.status = response.status_code
             return response
         except AnswerWithheld as error:
             raise_withheld(effect, error)
             raise
         except (httpx.HTTPError, httpx.InvalidURL, EgressRefused, DeadlineMissed) as error:
-            if is_unsent(error):
-                self.sent.method, self.sent.host, self.sent.status = before.method, before.host, before.status
-            raise_failure(effect, host, error)
+            if is_unsent(error) and own in self.sent.requests:
+                self.sent.requests.remove(own)
+            raise_failure(effect, own.host, error)
             raise
 
 

@@ -81,7 +81,7 @@ def code_of(*functions: object, folder: Path | None = None) -> Code:
     found = next(((root, file) for root, file in zip(roots, files, strict=True) if file is not None), None)
     if folder is None and found is not None:
         folder = _folder_of(*found)
-    walk = _Walk(Path() if folder is None else folder.resolve())
+    walk = _Walk(Path() if folder is None else folder.absolute())
     for root, file in zip(roots, files, strict=True):
         walk.start(root, file)
     walk.finish()
@@ -170,7 +170,10 @@ class _Walk:
         self.parts: dict[str, str] = {}
         self.notes: set[str] = set()
         self._folder = folder
-        self._bases = [folder, *(path for each in sys.path if (path := Path(each).resolve()).is_relative_to(folder))]
+        self._bases = [
+            folder,
+            *(path for each in sys.path if (path := Path(each).absolute()).is_relative_to(folder)),
+        ]
         self._modules: dict[Path, _Module | None] = {}
         self._seen: set[tuple[Path, str | None, tuple[str, ...]]] = set()
         self._waiting: deque[tuple[Path, Use]] = deque()
@@ -339,7 +342,7 @@ def _file_of(function: object) -> Path | None:
     if not inspect.iscode(code) or not code.co_filename.endswith(".py"):
         return None
     try:
-        path = Path(code.co_filename).resolve()
+        path = Path(code.co_filename).absolute()
         return path if path.is_file() else None
     except (OSError, ValueError):
         return None
@@ -348,7 +351,7 @@ def _file_of(function: object) -> Path | None:
 def _folder_of(function: object, file: Path) -> Path:
     package = sys.modules.get(_top(str(getattr(function, "__module__", ""))))
     for each in getattr(package, "__path__", ()):
-        path = Path(each).resolve()
+        path = Path(each).absolute()
         if file.is_relative_to(path):
             return path.parent if path.name == "tools" else path
     return file.parent

@@ -8,8 +8,9 @@ as their policy says. Each step of a pass has its own transaction, so that a fai
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -38,7 +39,7 @@ from perdure.store.turns.reconcile import (
     wake_decided,
     wake_stopped,
 )
-from perdure.store.turns.summaries import store_missed
+from perdure.store.turns.summaries import MAX_STORED, store_missed
 from perdure.telemetry.metrics import LastingProblem
 from perdure.temporal.workflow_client import Notifier, is_workflow_missing
 from perdure.worker.stuck_turns import STUCK, StuckTurns, ended_before
@@ -171,6 +172,7 @@ class Reconciler:
             for start in range(0, len(turns), PARALLEL_CHECKS):
                 batch = turns[start : start + PARALLEL_CHECKS]
                 finished += sum(await asyncio.gather(*(self._check(turn) for turn in batch)))
+        await self._store_summaries(await list_tenants(self._relay))
         STUCK.set(stuck)
         MISSING_SUMMARIES.set(self._missing_summaries)
         return finished
@@ -209,7 +211,6 @@ class Reconciler:
         await self._step("answers_not_signaled", tenant_id, lambda tx: wake_answered(tx, tenant_id))
         for turn_id in stuck or ():
             self._problems.is_on("decided_turn_still_waits", turn_id)
-        await self._store_summaries(tenant_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
         await self._step("old_keys_not_deleted", tenant_id, forget_old)
         if self._passes % SWEPT_EVERY == 0:
@@ -219,13 +220,19 @@ class Reconciler:
         )
         return turns or []
 
-    async def _store_summaries(self, tenant_id: str) -> None:
-        missing = await self._step("summaries_not_read", tenant_id, store_missed)
-        if missing:
-            self._missing_summaries += missing
-            self._problems.is_on("summaries_missing", tenant_id)
-        elif missing == 0:
-            self._problems.is_over("summaries_missing", tenant_id)
+    async def _store_summaries(self, tenants: Sequence[str]) -> None:
+        """Stores missing summaries, last, because they only advise. After a failure, the other tenants are only
+        counted."""
+        is_broken = False
+        for tenant_id in tenants:
+            most = 0 if is_broken else MAX_STORED
+            missing = await self._step("summaries_not_read", tenant_id, partial(store_missed, most=most))
+            is_broken = is_broken or missing is None or missing > 0
+            if missing:
+                self._missing_summaries += missing
+                self._problems.is_on("summaries_missing", tenant_id)
+            elif missing == 0:
+                self._problems.is_over("summaries_missing", tenant_id)
 
     @property
     def _max_paused(self) -> int | None:

@@ -255,11 +255,27 @@ def _plain(context: ToolContext, **given: Any) -> None:
     sys.exit("a value")
 
 
+class _Mean(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+async def _twice(context: ToolContext, **given: Any) -> None:
+    for _ in range(2):
+        await context.send("POST", "http://desk.test/post", json={"call": context.turn_id, "mode": ",refuse"})
+
+
+async def _mean(context: ToolContext, **given: Any) -> None:
+    raise _Mean
+
+
 @pytest.mark.parametrize(
     ("function", "known", "failure"),
     [
         (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
         (_plain, "raised_before_send", "RuntimeError: the tool raised SystemExit at test_ledger_effects.py:"),
+        (_twice, "raised_after_send", ""),
+        (_mean, "raised_before_send", "_Mean at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
         (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_rejected, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),

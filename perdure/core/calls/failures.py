@@ -106,7 +106,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if cause is None:
             return
         yield cause
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        context = None if cause.__suppress_context__ else cause.__context__
+        cause = context if cause.__cause__ is None else cause.__cause__
 
 
 def _author_frames(error: BaseException, folder: Path | None) -> list[Frame]:

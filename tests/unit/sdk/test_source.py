@@ -3,6 +3,7 @@
 import ast
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -149,6 +150,8 @@ def test_edits_of_an_app_change_the_code_of_its_tool(tmp_path: Path, edit: tuple
 def test_the_digest_is_that_of_another_process_folder_and_working_directory(tmp_path: Path) -> None:
     digest = code_in(tmp_path / "app").digest
     assert code_in(tmp_path / "moved").digest == digest
+    shutil.copytree(tmp_path / "app", tmp_path / "linked", copy_function=os.symlink)  # as a mounted volume has them
+    assert code_of(read_tools(tmp_path / "linked", ())[0]["pay"]).digest == digest
     program = "import sys; sys.path.insert(0, sys.argv[1]); from perdure.apps.folder import *; from perdure.sdk.source "
     program += "import *; print(code_of(read_tools(Path(sys.argv[1]), ())[0]['pay']).digest)"
     called = [sys.executable, "-c", program, str(tmp_path / "app")]
