@@ -128,7 +128,7 @@ async def claim_call(
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if claim is Claim.DENIED or tool is None or card is None:
         return await _wait_or_deny(deps, tx, call, locked, refusal, attempt)
-    if not tool.card.is_version(locked.tool_version):
+    if not is_same:
         await need_current_tool(deps, tx, call.agent_id, card.name, locked.tool_version)
     _refuse_while_on_hold(locked)
     deadline = reservation_deadline(locked.now)

@@ -22,6 +22,10 @@ from perdure.core.approvals.validity import OUTDATED_BY_VERSION
 from perdure.core.text import escape_terminal
 
 _PAGE_ITEMS = 200
+AppOrExamples = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIR", show_default=False, help="An app folder; if omitted, the built-in examples."),
+]
 
 skills_app = typer.Typer(help="Check the skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,10 +37,7 @@ def skills_group() -> None:
 
 @skills_app.command("check")
 def check_skills(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", show_default=False, help="An app folder; if omitted, the built-in examples."),
-    ] = None,
+    folder: AppOrExamples = None,
     as_json: AsJson = False,
 ) -> None:
     """Report each mistake in an app folder with its file and line.
@@ -55,10 +56,7 @@ def check_skills(
 
 
 def check(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", show_default=False, help="An app folder; if omitted, the built-in examples."),
-    ] = None,
+    folder: AppOrExamples = None,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:

@@ -164,7 +164,8 @@ class Reconciler:
         finished = stuck = self._missing_summaries = 0
         self._passes += 1
         lists = TemporalLists(self._client, self._problems)
-        for tenant_id in await list_tenants(self._relay):
+        tenants = await list_tenants(self._relay)
+        for tenant_id in tenants:
             turns = await self._repair(tenant_id)
             stuck += sum(turn.stuck is not None for turn in turns)
             if sum(turn.is_paused for turn in turns) > MAX_CHECKED_ONE_BY_ONE:
@@ -172,7 +173,7 @@ class Reconciler:
             for start in range(0, len(turns), PARALLEL_CHECKS):
                 batch = turns[start : start + PARALLEL_CHECKS]
                 finished += sum(await asyncio.gather(*(self._check(turn) for turn in batch)))
-        await self._store_summaries(await list_tenants(self._relay))
+        await self._store_summaries(tenants)
         STUCK.set(stuck)
         MISSING_SUMMARIES.set(self._missing_summaries)
         return finished

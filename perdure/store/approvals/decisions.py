@@ -10,16 +10,15 @@ from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError, InvariantBroken
 from perdure.contracts.events import BUDGET, TOOL_APPROVED, TOOL_DENIED
 from perdure.contracts.turns import Limits, TurnAddress
-from perdure.contracts.values import Frozen, frozen_call_digest
+from perdure.contracts.values import Frozen
 from perdure.core.approvals.decisions import PENDING, STATUS_AFTER, Decider, Decision, DecisionRequest, status_after
 from perdure.core.approvals.validity import GRANTED_STATUSES, decisions_that_run
 from perdure.core.budgets import spent_limit
 from perdure.core.calls.arguments import freeze_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
-from perdure.core.json_schema import MAX_FAULTS
 from perdure.core.text import is_blank
 from perdure.store import audit
-from perdure.store.approvals.requests import event_call_id, plan_edited_call
+from perdure.store.approvals.requests import args_invalid, call_digest, event_call_id, plan_edited_call
 from perdure.store.approvals.review import Review, find_outdated, lock_for_review
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake
@@ -197,17 +196,8 @@ def _edit_record(review: Review, submitted: SubmittedDecision) -> dict[str, Json
     row = review.row
     checked = freeze_arguments(submitted.args, row["schema"])
     if checked.fault is not None:
-        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
-        raise CallerError("args_invalid", f"The edit is invalid: {checked.fault}", {"fields": fields}, status=422)
-    digest = frozen_call_digest(
-        tenant_id=row["tenant_id"],
-        turn_id=str(row["turn_id"]),
-        call_id=row["call_id"],
-        tool=row["tool"],
-        tool_version=row["tool_version"],
-        args=checked.args,
-        nonce=row["nonce"],
-    )
+        raise args_invalid(f"The edit is invalid: {checked.fault}", checked)
+    digest = call_digest(row, checked.args, row["tool_version"], row["nonce"])
     return {"args": checked.args, "digest": digest, "args_before": row["args"]}
 
 

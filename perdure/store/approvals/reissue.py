@@ -13,23 +13,24 @@ from perdure.contracts.calls import ToolCallRequest
 from perdure.contracts.errors import CallerError
 from perdure.contracts.events import TOOL_AWAITING_APPROVAL
 from perdure.contracts.turns import TurnAddress
-from perdure.contracts.values import frozen_call_digest
 from perdure.core.agents.tool_versions import version_difference
 from perdure.core.approvals.assignments import reissue_refusal
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.arguments import freeze_arguments
-from perdure.core.json_schema import MAX_FAULTS
 from perdure.store import audit
 from perdure.store.agents import card_of_version, published_agent
-from perdure.store.approvals.requests import policy_columns
+from perdure.store.approvals.requests import args_invalid, call_digest, policy_columns
 from perdure.store.approvals.review import Review, find_outdated, lock_for_review
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, write
 
-_REOPEN = """
-UPDATE approvals SET status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL,
-  revision = $2, claimed_by = NULL, claimed_until = NULL, version = version + 1,
+_UNDECIDED = """
+  status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL, claimed_by = NULL,
+  claimed_until = NULL, version = version + 1
+"""
+_REOPEN = f"""
+UPDATE approvals SET {_UNDECIDED}, revision = $2,
   expires_at = clock_timestamp() + make_interval(secs => expires_seconds),
   fallback_at = clock_timestamp() + (fallback_at - requested_at)
 WHERE id = $1 AND status IN ('approved', 'edited', 'reserved') RETURNING expires_at
@@ -39,19 +40,15 @@ UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, epoch = epoch + 1
 WHERE turn_id = $1 AND call_id = $2 AND state = 'reserved' AND effect IN ('read', 'local')
 """
 """The next epoch, so that the attempt that had reserved the call settles nothing."""
-_REISSUE = """
-UPDATE approvals SET status = 'pending', decision = NULL, decided_by = NULL, decided_at = NULL, ready_at = NULL,
-  claimed_by = NULL, claimed_until = NULL, assignee = NULL, escalated_at = NULL, fell_back_at = NULL,
+_REISSUE = f"""
+UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL,
   expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),
-  version = version + 1,
 """
 _REQUESTED = "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
 _PLAN_AGAIN = """
 UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
 """
 _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
-
-
 _OPEN = """
 SELECT id, status, kind, tool, agent_id, tool_version, policy_digest FROM approvals
 WHERE status IN ('pending', 'approved', 'edited')
@@ -165,11 +162,11 @@ def _reissued_columns(
     revision = None
     if edit is not None:
         edited = _checked_args(edit["args"], card)
-        revision = {**edit, "args": edited, "digest": _digest(row, card, edited, nonce)}
+        revision = {**edit, "args": edited, "digest": call_digest(row, edited, card.version, nonce)}
     return {
         "args": args,
         "revision": revision,
-        "digest": _digest(row, card, args, nonce),
+        "digest": call_digest(row, args, card.version, nonce),
         "nonce": nonce,
         "tool_version": card.version,
         "effect": card.effect.value,
@@ -191,21 +188,8 @@ def _checked_args(args: dict[str, JsonValue], card: ToolCard) -> dict[str, JsonV
     checked = freeze_arguments(args, card.parameters)
     if checked.fault is None:
         return checked.args
-    fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
     message = f"The new version of the tool does not accept the arguments: {checked.fault}; reject the request"
-    raise CallerError("args_invalid", message, {"fields": fields}, status=422)
-
-
-def _digest(row: asyncpg.Record, card: ToolCard, args: dict[str, JsonValue], nonce: str) -> str:
-    return frozen_call_digest(
-        tenant_id=row["tenant_id"],
-        turn_id=str(row["turn_id"]),
-        call_id=row["call_id"],
-        tool=row["tool"],
-        tool_version=card.version,
-        args=args,
-        nonce=nonce,
-    )
+    raise args_invalid(message, checked)
 
 
 async def _record_reissue(tx: Connection, review: Review, card: ToolCard, why: str, stored: Mapping[str, Any]) -> None:

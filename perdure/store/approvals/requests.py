@@ -31,7 +31,9 @@ from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
 from perdure.core.approvals.gates import pause_kind
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
+from perdure.core.calls.arguments import ParsedArguments
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
+from perdure.core.json_schema import MAX_FAULTS
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
@@ -285,6 +287,25 @@ def policy_columns(policy: ApprovalPolicy, risk: str, kind: RequestKind) -> dict
         "escalation_role": policy.escalation_role,
         "fallback_reviewer": policy.fallback_reviewer,
     }
+
+
+def call_digest(row: asyncpg.Record, args: dict[str, JsonValue], tool_version: str, nonce: str) -> str:
+    """Returns the digest of an approval's call with these arguments, for this version of its tool."""
+    return frozen_call_digest(
+        tenant_id=row["tenant_id"],
+        turn_id=str(row["turn_id"]),
+        call_id=row["call_id"],
+        tool=row["tool"],
+        tool_version=tool_version,
+        args=args,
+        nonce=nonce,
+    )
+
+
+def args_invalid(message: str, checked: ParsedArguments) -> CallerError:
+    """Returns the refusal of arguments that do not fit their schema: 422 with the fields."""
+    fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.schema_errors[:MAX_FAULTS]]
+    return CallerError("args_invalid", message, {"fields": fields}, status=422)
 
 
 # fmt: off
