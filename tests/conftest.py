@@ -27,6 +27,8 @@ from perdure.apps.bootstrap import LOCAL_TENANT, bootstrap
 from perdure.contracts.values import sha256_hex
 from perdure.core.audit import Keyring
 from perdure.local import DataParts, embedded, ports
+from perdure.local.data_dir import load_credentials, open_home
+from perdure.local.postgres import BOOTSTRAP
 from perdure.settings import Settings
 from perdure.store.database import Database, new_id, set_up
 from perdure.store.migrations import provision
@@ -124,13 +126,28 @@ def no_open_connections(request: pytest.FixtureRequest) -> Iterator[None]:
             sys.unraisablehook = reported
 
 
+async def no_waiting_for_the_disk(home: Path, data: DataParts) -> None:
+    """Tests kill processes, and no machine loses its power: what is written survives without `fsync`, which takes
+    seconds on a busy disk. The stacks that tests start as programs keep it."""
+    assert data.postgres is not None
+    place, password = urlsplit(data.postgres.admin), load_credentials(open_home(home)).bootstrap
+    superuser = await asyncpg.connect(
+        host=place.hostname, port=place.port, user=BOOTSTRAP, password=password, database="postgres"
+    )
+    await superuser.execute("ALTER SYSTEM SET fsync = off")
+    await superuser.execute("SELECT pg_reload_conf()")
+    await superuser.close()
+
+
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
     """The data parts on a separate thread that lives as long as they do."""
     started, stop = Future[DataParts](), threading.Event()
 
     async def serve() -> None:
-        async with embedded(tmp_path_factory.mktemp("home")) as data:
+        home = tmp_path_factory.mktemp("home")
+        async with embedded(home) as data:
+            await no_waiting_for_the_disk(home, data)
             started.set_result(data)
             await asyncio.to_thread(stop.wait)
 
@@ -226,7 +243,7 @@ async def as_owner(url: str, tenant: str = "") -> AsyncIterator[asyncpg.Connecti
 @pytest.fixture(scope="module")
 async def db(urls: Urls) -> AsyncIterator[Database]:
     """The module's database as a worker sees it."""
-    database = await Database.connect(urls.app, max_connections=40, plan_once=True, keyring=KEYRING)
+    database = await Database.connect(urls.app, max_connections=40, wait_seconds=60, plan_once=True, keyring=KEYRING)
     yield database
     await database.close()
 

@@ -32,11 +32,8 @@ class LimitedApis(TwoApis):
 @pytest.fixture(scope="module")
 async def limited_apis(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[LimitedApis]:
     limited = {"RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": str(PER_MINUTE)}
-    with pytest.MonkeyPatch.context() as patient:
-        # On a busy machine, an answer that takes a second would count as none.
-        patient.setattr("perdure.store.valkey._TIMEOUT_SECONDS", 20.0)
-        async with two_apis(parts, urls, people, **limited) as two:
-            yield LimitedApis(two.one, two.other, two.valkey)
+    async with two_apis(parts, urls, people, **limited) as two:
+        yield LimitedApis(two.one, two.other, two.valkey)
 
 
 @asynccontextmanager
