@@ -410,7 +410,15 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
                 problems.append(AppProblem(path, line, f"the tool {name} already exists in {origins[name].name}"))
             else:
                 tools[name], origins[name] = tool, path
+                problems += [AppProblem(path, line, _uncovered(name, each), warning=True) for each in tool.uncovered]
     return tools, problems, {name: path for name, path in lost.items() if name not in tools and name not in taken}
+
+
+def _uncovered(name: str, sentence: str) -> str:
+    return (
+        f"the version of {name} does not cover all of its code ({sentence}), so open approvals survive a change there; "
+        'set @tool(version="1") and raise it with each change'
+    )
 
 
 def _fresh_package(place: Path) -> str:

@@ -12,7 +12,8 @@ module that it names. This repeats until nothing new is found. Rules:
 - `from rules import *` takes the whole text of that module if the name can come from it. So does a module that is used
   as a value (`getattr(rules, name)`), and an attribute that no statement of the module binds.
 - A function within a function, such as one that a factory returns, has the whole text of its module. The functions in
-  its closure are taken too: a decorator without `functools.wraps` keeps the author's function there.
+  its closure are taken too: a decorator without `functools.wraps` keeps the author's function there. A wrapper with
+  `functools.wraps` has the text of its decorator.
 - Decorators are followed by their names, also into the functions that are named in their arguments. The arguments of
   Perdure's own `tool` are not read: its settings are on the tool's card, and the caller passes the preview.
 - What the text leaves out is in perdure/sdk/source_text.py.
@@ -33,6 +34,7 @@ import inspect
 import sys
 import threading
 import tokenize
+import types
 import warnings
 from collections import deque
 from collections.abc import Iterable
@@ -76,7 +78,9 @@ def code_of(*functions: object, folder: Path | None = None) -> Code:
     `folder` is the app's folder. By default it is found from the first function: the folder of its top-level package,
     or that folder's parent if it is called `tools`.
     """
+    wrappers = [wrapper for function in functions for wrapper in _wrappers(function)]
     roots = [root for function in functions for root in _with_closures(_plain(function))]
+    roots += [root for wrapper in wrappers for root in _with_closures(wrapper)[1:]]
     files = [_file_of(root) for root in roots]
     found = next(((root, file) for root, file in zip(roots, files, strict=True) if file is not None), None)
     if folder is None and found is not None:
@@ -84,6 +88,8 @@ def code_of(*functions: object, folder: Path | None = None) -> Code:
     walk = _Walk(Path() if folder is None else folder.absolute())
     for root, file in zip(roots, files, strict=True):
         walk.start(root, file)
+    for wrapper in wrappers:
+        walk.start_wrapper(wrapper)
     walk.finish()
     return Code(tuple(sorted(walk.parts.items())), tuple(sorted(walk.notes)))
 
@@ -193,6 +199,12 @@ class _Walk:
             self._take_name(file, outermost, ())
         else:
             self._take_whole(file)
+
+    def start_wrapper(self, wrapper: types.FunctionType) -> None:
+        """Takes the statement at the top of the app's module that contains this wrapper: the decorator's."""
+        file = _file_of(wrapper)
+        if file is not None and self._is_in_the_app(file):
+            self._take_name(file, _top(wrapper.__code__.co_qualname), ())
 
     def finish(self) -> None:
         """Follows all names that were found."""
@@ -322,6 +334,16 @@ def _plain(function: object) -> object:
             break
         function = inner
     return function
+
+
+def _wrappers(function: object) -> list[types.FunctionType]:
+    """Returns the functions around the author's own one, which `functools.wraps` gives the author's name."""
+    around: list[types.FunctionType] = []
+    function = getattr(function, "function", function)
+    while inspect.isfunction(function) and hasattr(function, "__wrapped__") and function not in around:
+        around.append(function)
+        function = function.__wrapped__
+    return around
 
 
 def _with_closures(function: object) -> list[object]:

@@ -151,6 +151,8 @@ class Tool:
     """Errors of the function after which a `read` or `keyed` call is retried although they look like mistakes."""
     folder: Path | None = field(default=None, repr=False, compare=False)
     """The folder of its app; None for the engine's own tools."""
+    uncovered: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Sentences about code that the card's version does not cover."""
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
         """Calls the tool once.
@@ -283,10 +285,12 @@ class _ToolOptions:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        card = self._versioned(unversioned, function, parameters)
-        return Tool(card, function, parameters, preview, tuple(self.retry_errors))
+        code = None if self.version is not None else code_of(function, *filter(None, (self.preview,)))
+        card = self._versioned(unversioned, parameters, {} if code is None else dict(code.parts))
+        uncovered = () if code is None else code.notes
+        return Tool(card, function, parameters, preview, tuple(self.retry_errors), uncovered=uncovered)
 
-    def _versioned(self, card: ToolCard, function: Callable[..., object], parameters: Parameters) -> ToolCard:
+    def _versioned(self, card: ToolCard, parameters: Parameters, code: dict[str, str]) -> ToolCard:
         """Returns the card with its versions. Whether its types check more does not change the tool: approvals from
         before this was known stay valid."""
         of_rule_1 = {**card.model_dump(mode="json"), "version": self.version or "1"}
@@ -294,10 +298,7 @@ class _ToolOptions:
         if parameters.own_defaults:  # without any, the version is that of before they were covered
             of_rule_1["own_defaults"] = dict(parameters.own_defaults)
         own: dict[str, Any] = {"own_defaults": dict(parameters.own_defaults)}
-        code: dict[str, str] = {}
-        if self.version is None:
-            code = dict(code_of(function, *filter(None, (self.preview,))).parts)
-        else:
+        if self.version is not None:
             own["version"] = self.version
         card = card.model_copy(update={"checks": parameters.checks_more})
         schema, first = parameters.versioned_schema, digest_of(of_rule_1)

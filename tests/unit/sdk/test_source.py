@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from perdure.apps.files import has_mistakes
 from perdure.apps.folder import read_tools
 from perdure.sdk import source
 from perdure.sdk.source import Code, code_of
@@ -127,7 +128,7 @@ def code_in(folder: Path, files: Mapping[str, str] = FILES, name: str = "pay") -
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, newline="")
     tools, problems, _ = read_tools(folder, ())
-    assert not problems
+    assert not has_mistakes(problems) and len(problems) == len(code_of(tools[name]).notes), "each note is a warning"
     return code_of(tools[name])
 
 
@@ -172,7 +173,11 @@ def test_what_has_no_source_is_named_and_what_cannot_be_followed_is_taken_whole(
     factory = 'from perdure import tool\ndef make(rate):\n    @tool(effect="read")\n    def pay() -> int:\n'
     factory += '        """Pay."""\n        return rate\n    return pay\npay = make(2)\n'
     codes = [code_in(tmp_path / "app", {"tools/a.py": text}) for text in (factory, factory.replace("(2)", "(3)"))]
-    assert codes[0].digest != codes[1].digest
+    wrapped = "import functools\nfrom perdure import tool\ndef twice(pay):\n    @functools.wraps(pay)\n"
+    wrapped += '    def inner() -> int: return pay() * 2\n    return inner\ndef _pay() -> int:\n    """Pay."""\n'
+    wrapped += '    return 1\npay = tool(effect="read")(twice(_pay))\n'
+    codes += [code_in(tmp_path / "app", {"tools/a.py": text}, "_pay") for text in (wrapped, wrapped.replace("2", "3"))]
+    assert len({code.digest for code in codes}) == 4
     broken = {"tools/a.py": factory.replace("return rate", "from . import _b; return _b.x"), "tools/_b.py": "x = ("}
     assert len(code_in(tmp_path / "app", broken).notes) == 1
 
