@@ -215,6 +215,9 @@ async def _wait_for_version(
         return
     await need_current_tool(deps, tx, call.agent_id, call.ask.tool, locked.tool_version)
     if _waited_seconds(locked) < deps.version_wait_seconds:
+        if attempt.number == 1:
+            about = {"tool": call.ask.tool, "turn_id": call.address.turn_id, "call_id": call.ask.call_id}
+            _log.warning("tool_version_awaited", **about, seconds=deps.version_wait_seconds)
         seconds = max(MIN_VERSION_RETRY_SECONDS, deps.version_wait_seconds / VERSION_RETRIES)
         raise _tool_not_here(call.ask.tool, retry_after_seconds=seconds)
 

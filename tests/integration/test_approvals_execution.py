@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.activities.approvals import MAX_PREVIEW_CHARACTERS, ApprovalActivities, PreviewActivities
 from perdure.activities.toolbox.registry import Toolbox
@@ -191,6 +191,7 @@ async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
     with pytest.raises(ApplicationError) as elsewhere:
         await harness.activity(ToolActivities(harness.deps).run, call)
     assert elsewhere.value.type == "tool_not_here" and not elsewhere.value.non_retryable
+    assert elsewhere.value.category is ApplicationErrorCategory.BENIGN, "no traceback for each of its attempts"
 
 
 async def test_a_call_of_an_agent_no_longer_published_waits_for_it(harness: Harness) -> None:
