@@ -30,6 +30,7 @@ from perdure.local import DataParts, embedded, ports
 from perdure.local.data_dir import load_credentials, open_home
 from perdure.local.postgres import BOOTSTRAP
 from perdure.settings import Settings
+from perdure.store import valkey
 from perdure.store.database import Database, new_id, set_up
 from perdure.store.migrations import provision
 from tests.scale import sized
@@ -60,6 +61,7 @@ os.environ["SSL_CERT_FILE"] = str(one_certificate())
 # A port that a test chooses is neither chosen by another process of the run nor by a stack that a test starts.
 _FIRST_PORT = 10_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
 ports.PORT_RANGE = range(_FIRST_PORT, _FIRST_PORT + 1_000)
+valkey._TIMEOUT_SECONDS = 20.0  # on a busy machine, an answer that takes a second would count as none
 hypothesis.settings.register_profile(
     "suite", deadline=None, derandomize=True, max_examples=sized(300, 25), suppress_health_check=[HealthCheck.too_slow]
 )

@@ -94,8 +94,8 @@ async def serving(
     **settings: str,
 ) -> AsyncIterator[Api]:
     """The API on its own port; its turns have their own queues. Rate limits are off unless `settings` enable them.
-    With a `temporal` of its own it waits for Postgres and Valkey as long as the program does. Without, it waits longer,
-    because a busy machine needs it."""
+    With a `temporal` of its own it waits for Postgres as long as the program does. Without, it waits longer, because a
+    busy machine needs it."""
     assert parts.redis_url is not None and parts.temporal is not None
     outside = TemporaryDirectory()
     with pytest.MonkeyPatch.context() as patch:
@@ -104,7 +104,6 @@ async def serving(
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
         if not temporal:
             patch.setattr("perdure.api.services.DATABASE_SECONDS", 30.0)
-            patch.setattr("perdure.store.valkey._TIMEOUT_SECONDS", 20.0)
         given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
         read = Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings})  # type: ignore[arg-type]
         app = create_app(read)
