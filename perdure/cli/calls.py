@@ -26,7 +26,7 @@ from perdure.cli.terminal import (
     time_left,
 )
 from perdure.contracts.calls import CallState
-from perdure.core.text import pretty_json
+from perdure.core.text import one_line, pretty_json
 from perdure.schemas.calls import Effect
 
 app = typer.Typer(help="List and settle effects whose outcome is unknown.", no_args_is_help=True, rich_markup_mode=None)
@@ -73,6 +73,8 @@ def list_effects(
         say()
         say(f"{effect.tool} {effect.key}, exact arguments:")
         say(pretty_json(effect.args))
+        for line in filter(None, (effect.known and effect.known.message, effect.failure)):
+            say(f"Known: {one_line(line, None)}")
         if effect.state == UNKNOWN:
             say(f'To settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
     say_next_page(page)

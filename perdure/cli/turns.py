@@ -27,6 +27,7 @@ from perdure.cli.terminal import (
     say_page,
     time_left,
 )
+from perdure.contracts.ids import EFFECT_PREFIX, effect_key
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
 from perdure.core.turns import truncation_notice
@@ -72,7 +73,8 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
     if as_json:
         say_json(turn)
         return
-    fields([*_turn_fields(turn), *(("failed call", line) for line in map(_failure_line, segments) if line)])
+    failures = ((_failure_label(turn, each), _failure_line(each)) for each in segments)
+    fields([*_turn_fields(turn), *(each for each in failures if each[1])])
     _print_next_steps(turn)
     if turn.answer:
         say()
@@ -106,6 +108,11 @@ def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
     ]
 
 
+def _failure_label(turn: Turn, part: Segment) -> str:
+    waits_for = turn.waiting_for.ids if turn.waiting_for else []
+    return "unknown outcome" if effect_key(turn.turn_id, part.call_id) in waits_for else "failed call"
+
+
 def _failure_line(part: Segment) -> str:
     """Returns the line about a call that failed: what its tool raised, or the message that the model received."""
     if part.kind != "tool" or part.state != "error":
@@ -119,8 +126,11 @@ def _print_next_steps(turn: Turn) -> None:
     """Prints the commands that a waiting turn needs."""
     waiting_for = turn.waiting_for
     if waiting_for is not None and waiting_for.kind in ("approval", "checkpoint"):
-        for approval_id in waiting_for.ids:
-            say(f"To see and decide: {command('approvals', 'show', approval_id)}")
+        for each in waiting_for.ids:
+            if each.startswith(EFFECT_PREFIX):
+                say(f"To see and settle: {command('effects', 'show', each)}")
+            else:
+                say(f"To see and decide: {command('approvals', 'show', each)}")
     if waiting_for is not None and waiting_for.kind == "limit":
         say(f"To raise the limit: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
     if waiting_for is not None and waiting_for.kind == "clarification":

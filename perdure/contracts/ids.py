@@ -86,6 +86,10 @@ def _uuid_of(name: str) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
+EFFECT_PREFIX = "pdk_"
+"""The start of every effect's key. A turn that waits names effects beside approvals, which have UUIDs."""
+
+
 def effect_key(turn_id: str, call_id: str) -> str:
     """Returns the idempotency key that a target receives, which is also the effect's name in the API."""
-    return "pdk_" + sha256_hex(f"{turn_id}/{call_id}")[:40]
+    return EFFECT_PREFIX + sha256_hex(f"{turn_id}/{call_id}")[:40]

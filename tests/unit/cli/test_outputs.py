@@ -15,6 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from perdure.apps.scaffold import scaffold
 from perdure.cli.app import app
 from perdure.cli.terminal import say
+from perdure.contracts.ids import effect_key
 from perdure.local import StackConfig
 from perdure.local.config import PAGES
 from perdure.local.welcome import Welcome
@@ -34,7 +35,7 @@ TURN: dict[str, Any] = {
     "turn_id": "t-1", "conversation_id": "c-1", "status": "awaiting_approval", "agent": "refunds",
     "topology": "tool_loop", "answer": "All done.", "started_at": AT, "nodes": ["a", "b"], "attempts": 2,
     "usage": {"input_tokens": 3, "output_tokens": 4, "tokens_used": 7, "cost_usd": 0.5},
-    "waiting_for": {"kind": "approval", "ids": ["a-1"]},
+    "waiting_for": {"kind": "approval", "ids": ["a-1", effect_key("t-1", "n.0")]},
 }  # fmt: skip
 STREAM = streamed(
     event("ready", "1.0.0-0"),
@@ -77,7 +78,14 @@ EFFECT = {
 }  # fmt: skip
 FAILED_CALLS: list[dict[str, Any]] = [
     {"kind": "tool", "state": "error", "tool": "pay", "failure": "KeyError: 'a\x1b' at tools/desk.py:41"},
-    {"kind": "tool", "state": "error", "tool": "send_note", "known": KNOWN, "failure": "ValueError at tools/desk.py:7"},
+    {
+        "kind": "tool",
+        "state": "error",
+        "call_id": "n.0",
+        "tool": "send_note",
+        "known": KNOWN,
+        "failure": "ValueError at tools/desk.py:7",
+    },
     {"kind": "tool", "state": "error", "tool": "look", "result": {"status": "error", "message": "to: is missing"}},
     {"kind": "tool", "state": "completed", "tool": "look"},
 ]
