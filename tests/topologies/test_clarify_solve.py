@@ -276,7 +276,7 @@ async def test_a_planted_fault_is_told_with_its_stage_and_never_completes_in_sil
     played = await begin(replace(made, tools={**TOOLS, broken: breaks}), "clarify_solve")
     assert (played.outcome(), *ended(played)) == (outcome, came_of, code)
     fault = played.output["fault"]
-    assert fault["stage"] == code.partition("_")[0] and fault["message"] in last(played)
+    assert fault["stage"] == code.partition("_")[0] and code in last(played)
     caused = "model_auth" if code.endswith("refused") else code
     assert played.code == (caused if outcome is Outcome.FAILED else "")
 
@@ -355,7 +355,7 @@ async def test_unanswered_choices_are_reported_with_the_available_columns() -> N
     played = await play(kind(), *[plan("", asks=True, shows="")] * 3, DONE)
     for said in ("hm", "well"):
         await answered(played, PauseKind.CLARIFICATION, {"text": said})
-    assert STILL_OPEN in notes(played, -1) and "region, sales" in notes(played, -1)
+    assert "plan_failed" in notes(played, -1) and "region, sales" in notes(played, -1)
     assert played.output["suggestions"] == [], "what was planned came to nothing"
     at_home = await play(kind(), plan("", asks=True, shows=""), metadata=CLIENT)
     await answered(at_home, PauseKind.CLIENT_RUN, {"ok": True, "rows": 9, "columns": COLUMNS})

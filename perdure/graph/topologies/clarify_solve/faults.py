@@ -110,9 +110,15 @@ def fault_messages_of(state: State) -> list[str]:
 def fault_of(state: State) -> dict[str, JsonValue] | None:
     """Returns `output.fault`: the fault that ended the turn, or the first one; None if no stage failed."""
     faults = sorted(_faults(state), key=lambda each: not _ends_turn(state, *each))
-    if not faults:
-        return None
-    stage, fault = faults[0]
+    return _report(*faults[0]) if faults else None
+
+
+def faults_of(state: State) -> list[dict[str, JsonValue]]:
+    """Returns every fault in the form of `output.fault`, in the order of the stages."""
+    return [_report(*each) for each in _faults(state)]
+
+
+def _report(stage: str, fault: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return {"stage": stage, "code": f"{stage}_{fault['cause']}", "message": fault["message"]}
 
 
@@ -126,7 +132,7 @@ def problem_of(state: State) -> Problem | None:
     """Returns the problem that ends the turn as `failed`, or None. It is the model's own, if it has one."""
     for stage, fault in _faults(state):
         if _ends_turn(state, stage, fault):
-            own = Problem(code=f"{stage}_{fault['cause']}", message=str(fault["message"]))
+            own = Problem(code=str(_report(stage, fault)["code"]), message=str(fault["message"]))
             return Problem.model_validate(fault["problem"]) if "problem" in fault else own
     return None
 

@@ -19,6 +19,7 @@ from perdure.graph.topologies.clarify_solve.faults import (
     TurnOutcome,
     fault_messages_of,
     fault_of,
+    faults_of,
     has_fault,
     outcome_of,
     problem_of,
@@ -54,7 +55,10 @@ def client_output_patch(state: State, solved: dict[str, JsonValue]) -> Patch:
         "retries": read_bucket(state, "turn_metrics"),
         **_outcome_fields(after),
     }
-    said = f"{explanation}\n\n{describe_end(after)}" if reports_faults(state) else explanation
+    said = explanation
+    if reports_faults(state):  # its last sentences have the faults
+        own = describe_end(after)
+        said = own if faults and explanation == without_drawing else f"{explanation}\n\n{own}"
     return {
         **_status_patch(state),
         "messages": _append(state, MessageRef(role=Role.ASSISTANT, text=said)),
@@ -163,9 +167,10 @@ def _progress(state: State) -> list[str]:
 
 
 def _fault_sentences(state: State) -> list[str]:
-    faults = fault_messages_of(state)
-    failed = not reports_faults(state) or outcome_of(state) is TurnOutcome.FAILED
-    lines = [f"It could not be finished: {fault}" if failed else f"A part of it failed: {fault}" for fault in faults]
+    if not reports_faults(state):
+        return [f"It could not be finished: {fault}" for fault in fault_messages_of(state)]
+    start = "It could not be finished" if outcome_of(state) is TurnOutcome.FAILED else "A part of it failed"
+    lines = [f"{start} ({fault['code']}): {_make_sentence(str(fault['message']))}" for fault in faults_of(state)]
     if has_fault(state, "exclude") and isinstance(object_of(state, "solved").get("design"), dict):
         lines.append("The picture can contain what must not be shown.")
     return lines
