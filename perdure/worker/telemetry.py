@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import structlog
 from prometheus_client import Counter, Histogram
+from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
@@ -36,10 +37,13 @@ class ActivityMetrics(Interceptor):
 
 class _MeasuredActivity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        """Runs one attempt of an activity and records its duration and outcome."""
-        name, started_at, outcome = activity.info().activity_type, time.monotonic(), "failed"
+        """Runs one attempt of an activity and records its duration and outcome. Each line that it logs names it and its
+        workflow, whose id contains that of the turn."""
+        info = activity.info()
+        name, started_at, outcome = info.activity_type, time.monotonic(), "failed"
         try:
-            answer = await super().execute_activity(input)
+            with bound_contextvars(activity=name, workflow=info.workflow_id):
+                answer = await super().execute_activity(input)
             outcome = "done"
         finally:
             ACTIVITIES.labels(activity=name, outcome=outcome).observe(time.monotonic() - started_at)

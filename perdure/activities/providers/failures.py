@@ -120,8 +120,10 @@ def _sent_instead(met: Exchange) -> str:
     """Returns what a server sent in place of an answer; empty if that is not clear. An empty stream can be a provider
     that failed."""
     head = met.head.strip()
-    if met.media == "text/html" or head.startswith(b"<"):
+    if met.media == "text/html" or head[:9].lower().startswith((b"<!doctype", b"<html")):
         return "a web page"
+    if head.startswith(b"<"):
+        return "text that is not JSON"
     if met.media == "text/event-stream":
         return ""
     if not head:

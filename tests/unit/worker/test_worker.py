@@ -1,16 +1,22 @@
-"""The name of a worker's build, and the watchdog of its event loop."""
+"""The name of a worker's build, the watchdog of its event loop, and what its log names."""
 
 import asyncio
 import time
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import structlog
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
+from temporalio.testing import ActivityEnvironment
+from temporalio.worker import ExecuteActivityInput
 
 from perdure import tool
 from perdure.worker import queues
 from perdure.worker.loop_watchdog import LoopWatchdog
+from perdure.worker.telemetry import ActivityMetrics
 from tests.eventually import until
 from tests.unit.apps.tool_contexts import context
 
@@ -82,3 +88,15 @@ async def test_a_tool_that_blocks_the_loop_is_named_with_the_time() -> None:
     assert {each["tool"] for each in logs} == {"sleepy"}
     assert [each["event"] for each in logs] == ["event_loop_is_blocked", "event_loop_is_blocked", "event_loop_blocked"]
     assert 0.5 <= logs[0]["seconds"] < logs[1]["seconds"] <= logs[2]["seconds"] < 10
+
+
+async def test_the_log_of_an_activity_names_it_and_its_workflow() -> None:
+    async def inner(_: ExecuteActivityInput) -> None:
+        structlog.get_logger().warning("store_unreadable")
+
+    async def read() -> None:
+        await ActivityMetrics().intercept_activity(Mock(execute_activity=inner)).execute_activity(Mock())
+
+    with capture_logs(processors=[merge_contextvars]) as logs:
+        await ActivityEnvironment().run(read)
+    assert {"activity": "unknown", "workflow": "test"}.items() <= logs[0].items()
