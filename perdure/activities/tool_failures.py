@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.providers.masking import mask_secrets
-from perdure.activities.toolbox.mcp.tools import ServerLost
+from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
 from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, frames_of, known, unwrapped
@@ -43,8 +43,8 @@ class FailureReport:
         """Returns the report for a call of a tool of any kind."""
         is_function = isinstance(tool, Tool)
         folder = tool.folder if isinstance(tool, Tool) else None
-        secrets = tuple(deps.toolbox.secrets_for(card).values())
-        return cls(card.name, turn_id, call_id, folder, secrets, deps.shows_failure_messages, is_function)
+        secrets = tool.session.secrets() if isinstance(tool, McpTool) else deps.toolbox.secrets_for(card).values()
+        return cls(card.name, turn_id, call_id, folder, tuple(secrets), deps.shows_failure_messages, is_function)
 
     def log(self, event: str, error: BaseException) -> str:
         """Writes the author's frames to the log, and returns the line for people."""

@@ -1,9 +1,12 @@
 """Masks a provider's sentence: what explains the refusal stays, what may be content or a secret becomes `…`."""
 
 import re
-from collections.abc import Collection, Iterable
+from base64 import b64encode
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
+
+from perdure.core.text import clean
 
 MAX_SENTENCE_CHARACTERS: Final = 300
 """Maximum length of a masked sentence."""
@@ -12,6 +15,8 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/\[\]-]{0,63}")
 """A name of a parameter, a tool or a model."""
 CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """A provider's code."""
+MIN_SECRET_CHARACTERS: Final = 4
+"""A shorter secret is not sought. It would be in too many words."""
 
 _VENDOR_WORD = re.compile(
     r"""
@@ -45,8 +50,47 @@ _BRACES = re.compile(r"\{.*\}|\{.*$", re.DOTALL)
 _FROM_BRACE = re.compile(r"\{.*$", re.DOTALL)
 _ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNORECASE | re.DOTALL)
 """The provider repeats a part of the request, without quotes."""
-_AFTER_KEY = re.compile(
-    r"\b((?:key|token|password|secret|authorization)\b[^:=.]{0,24}[:=](?!//)\s*|bearer\s+)\S+", re.IGNORECASE
+_SCHEME = r"(?:bearer|basic|token|negotiate|ntlm|api-?key|key|dpop)"
+_SCHEMES_OF_PAIRS = r"(?:digest|aws4-hmac-sha256|oauth|hawk|signature)"
+_SECRET_NAME = r"""
+    (?: pass(?:word|wd|phrase) | pwd | secret | token | credentials? | authorization
+      | (?:api|access|account|auth|encryption|master|private|secret|shared|signing|subscription)[-_]?key )
+    (?![A-Za-z0-9_])
+"""
+"""The end of a name whose value is a secret, such as `client_secret`, `X-Api-Key` or `accessToken`."""
+_SEPARATOR = r"""(?: \\{0,7}["'`] \s* (?:[:=]>?|,) | \s* [:=]>?(?!//) | %3[AD] ) \s*"""
+_QUOTED = r"""
+    [\[(]? b? (?P<quote>\\{0,7}["'`]) (?: (?!(?<!\\)(?P=quote)(?!\w)). )* (?P<closing>(?P=quote)?)
+"""
+"""A quoted value, up to the quote that ends it, or to the end of a text that was cut."""
+_BRACED = r"\{ [^}]* \}?"
+_VALUE = re.compile(
+    rf"""
+    (?P<name>
+        {_SECRET_NAME} {_SEPARATOR}
+      | \b (?:key|token|password|secret|authorization) \b [^:=.]{{0,24}} [:=](?!//) \s*
+    )
+    (?: {_QUOTED} | {_BRACED} | {_SCHEMES_OF_PAIRS} [ ] [^\r\n]* | (?:{_SCHEME} \s+ | [|>][+-]? \s+)? \S+ )
+    """,
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+_COOKIE = re.compile(
+    rf"""
+    (?P<name> \b (?:set-)? cookies? (?: {_SEPARATOR} | \s+ (?=[^\s=;"'`]{{1,128}}=) ) )
+    (?: {_QUOTED} | {_BRACED} | (?=[^\s=;]{{1,128}}=) [^\r\n]* )
+    """,
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+_CREDENTIALS = re.compile(
+    r"""
+    (?P<name> \b bearer \s+ ) (?! (?:tokens?|auth\w*|credentials?|schemes?|of|is|was) \b ) \S+
+    | (?P<scheme> \b (?:basic|token) [ ]+ )
+      (?= [A-Za-z+/_-]{0,128} (?: [0-9=] | (?-i: (?<=[a-z]) [A-Z] ) ) ) [A-Za-z0-9+/_.-]{8,} =*
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
 )
 _EMAIL = re.compile(r"(?<!\S)\S[^\s@]*+@\S+?\.\S+")
 _URL_WITH_MORE = re.compile(r"\b[a-z][a-z0-9+.-]{0,31}://\S*?[@?#]\S*", re.IGNORECASE)
@@ -57,6 +101,9 @@ _QUOTES = {"'": "'", '"': '"', "`": "`", "“": "”", "‘": "’", "«": "»",
 _AROUND = "".join({*_QUOTES, *_QUOTES.values(), *".,;:()[]"})
 """The characters around a name in a sentence."""
 _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
+_BACKSLASHES_OR_ONE = re.compile(r"\\+|.", re.DOTALL)
+_SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+_BASE64_FORMS = {"+": "(?:[+-]|%2B)", "/": r"(?:\\?/|_|%2F)"}
 _MAX_READ_CHARACTERS = 5_000
 """The rest of a text is not read. The time grows faster than its length."""
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
@@ -85,7 +132,7 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
     that the request's content has too are masked, unless they are all common words. So are objects in braces, e-mail
     addresses, URLs with more than a path, keys, long tokens and secrets.
     """
-    text = _without(request.secrets, text)
+    text = without_secrets(text, request.secrets)
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
     is_cut = len(text) > _MAX_READ_CHARACTERS
@@ -96,7 +143,7 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
     text = _masked_content(text, request)
     for pattern in (_URL_WITH_MORE, _EMAIL, _KEY, _UUID):
         text = pattern.sub(MASK, text)
-    text = _AFTER_KEY.sub(rf"\1{MASK}", text)
+    text = _without_named_values(text)
     text = _ECHO.sub(rf"\1\2{MASK}", text)
     text = " ".join(
         MASK if _is_token(word) and word.strip(_AROUND) not in request.names else word for word in text.split()
@@ -105,18 +152,74 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
 
 
 def mask_secrets(text: str, secrets: Collection[str]) -> str:
-    """Returns `text` without these secrets, also as Python's `repr` writes them, and without what looks like one: keys,
-    tokens, passwords, and URLs with more than a path. Everything else stays."""
-    text = _without([*secrets, *(repr(secret)[1:-1] for secret in secrets)], text[:_MAX_READ_CHARACTERS])
+    """Returns `text` without these secrets, as `without_secrets` does, and without what looks like one: keys, tokens,
+    passwords, cookies, credentials of headers, and URLs with more than a path. Everything else stays, but a long text
+    is cut."""
+    text = without_secrets(text, secrets)[:_MAX_READ_CHARACTERS]
+    text = _without_named_values(_PRIVATE_KEY.sub(MASK, text))
     for pattern in (_URL_WITH_MORE, _KEY):
         text = pattern.sub(MASK, text)
-    return _AFTER_KEY.sub(rf"\1{MASK}", text)
-
-
-def _without(secrets: Iterable[str], text: str) -> str:
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, MASK)
     return text
+
+
+def without_secrets(text: str, secrets: Collection[str]) -> str:
+    """Returns `text` without these values, also percent-encoded, in base64, and escaped as in JSON or Python.
+
+    Space around a value does not count. Values of fewer than MIN_SECRET_CHARACTERS stay.
+    """
+    values = {clean(secret).strip() for secret in secrets}
+    for value in sorted(filter(_is_sought, values), key=len, reverse=True):
+        text = text.replace(value, MASK)
+        if not value.isascii() or not value.isalnum():
+            text = re.sub("".join(map(_any_form, _BACKSLASHES_OR_ONE.findall(value))), MASK, text)
+        text = _base64_of(value).sub(MASK, text)
+    return text
+
+
+def _is_sought(value: str) -> bool:
+    return len(value) >= MIN_SECRET_CHARACTERS
+
+
+def _any_form(character: str) -> str:
+    """Returns a pattern for a character, or several backslashes, and its encoded forms. Each of them is bounded."""
+    if character.isascii() and character.isalnum():
+        return character
+    if character[0] == "\\":
+        return rf"(?>(?i:%5c)|\\{{1,8}}u005c|\\){{{len(character)},{8 * len(character)}}}"
+    octets, units = character.encode(), re.findall("....", character.encode("utf-16-be").hex())
+    forms = [
+        "(?i:" + "".join(f"%{octet:02x}" for octet in octets) + ")",
+        "(?i:" + "".join(rf"\\{{1,8}}u{unit}" for unit in units) + ")",
+        "(?i:" + "".join(rf"\\{{1,8}}x{octet:02x}" for octet in octets) + ")",
+        rf"(?i:\\{{1,8}}(?:x{ord(character):02x}|U{ord(character):08x}))",
+        rf"\\{{1,8}}{_SHORT_ESCAPES.get(character, re.escape(character))}",
+        re.escape(character),
+    ]
+    if character == " ":
+        forms.append(r"\+")
+    return f"(?>{'|'.join(forms)})"
+
+
+def _base64_of(value: str) -> re.Pattern[str]:
+    """Returns a pattern for the value in base64 of either alphabet, also as a part of a longer text."""
+    octets, cores = value.encode(), []
+    for before in range(3):
+        encoded = b64encode(bytes(before) + octets).decode()
+        core = encoded[(before * 8 + 5) // 6 : (before + len(octets)) * 8 // 6]
+        cores.append("".join(_BASE64_FORMS.get(each, each) for each in core))
+    return re.compile(rf"[A-Za-z0-9+/_-]?(?:{'|'.join(cores)})[A-Za-z0-9+/_-]?={{0,2}}")
+
+
+def _without_named_values(text: str) -> str:
+    for pattern in (_COOKIE, _VALUE, _CREDENTIALS):
+        text = pattern.sub(_masked_value, text)
+    return text
+
+
+def _masked_value(match: re.Match[str]) -> str:
+    parts = match.groupdict()
+    name = parts["name"] or parts.get("scheme") or ""
+    return f"{name}{parts.get('quote') or ''}{MASK}{parts.get('closing') or ''}"
 
 
 def _masked_quotations(text: str, names: Collection[str], *, is_cut: bool) -> str:

@@ -5,9 +5,12 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
+from urllib.parse import quote
 
+import httpx
 import httpx2
 import pytest
 from hypothesis import given
@@ -15,12 +18,15 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, JSONRPCError, TextContent
 
+from perdure.activities.dependencies import Deps
+from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp import answers
 from perdure.activities.toolbox.mcp.answers import mend_halves, unread_answer
 from perdure.activities.toolbox.mcp.session import MAX_ERROR_CHARACTERS, McpSession, error_of, output_of
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.mcp.transports import _AnswerStream
 from perdure.activities.toolbox.mcp.wire import Note, Wire
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
@@ -184,8 +190,12 @@ def test_any_answer_becomes_a_result_that_json_can_carry(texts: list[str], struc
 CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
 
 
+SECRET = "zebra/+1"
+SERVER = McpServer(name="s", command=("x",), env={"A": "Bearer {secret:key}", "B": "{secret:missing}"})
+
+
 def failure(effect: str, answered: object, **note: Any) -> Exception:
-    session = McpSession(McpServer(name="s", command=("x",)), Path(), Path(), lambda name: None)
+    session = McpSession(SERVER, Path(), Path(), {"key": SECRET}.get)
     fields = {"key_ttl_seconds": 5} if effect == "keyed" else {}
     return McpTool(card(effect, **fields), session)._failure(answered, Note(**note), Wire())
 
@@ -227,3 +237,16 @@ def test_a_servers_wait_is_kept_and_its_message_is_cut() -> None:
     assert isinstance(failed, ToolUnavailable) and failed.retry_after_seconds == 7.0
     failed = failure("read", mcp_error(NO_METHOD, "x \n" * 5_000), sent=True)
     assert isinstance(failed, ToolRefused) and len(failed.message) < 400 and "\n" not in failed.message
+
+
+def test_a_servers_secrets_are_not_in_its_failures() -> None:
+    echo = f"no {SECRET} {quote(SECRET, safe='')}"
+    tool = McpTool(card("opaque"), McpSession(SERVER, Path(), Path(), {"key": SECRET}.get))
+    messages = [str(failure("opaque", mcp_error(code, echo), sent=True)) for code in (OWN, NO_METHOD)]
+    messages.append(error_of(answer(text(f"{'x' * (MAX_ERROR_CHARACTERS - 12)} {echo}")), tool.session.secrets()))
+    toolbox = Toolbox((), lambda name: None, httpx.AsyncClient())
+    deps = cast("Deps", SimpleNamespace(toolbox=toolbox, shows_failure_messages=True))
+    report = FailureReport.of(deps, tool, tool.card, "t", "c")
+    for message in (*messages, report.words_of(echo)):
+        assert "no …" in message or message.endswith("…")
+        assert "zebra" not in message

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -37,6 +37,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
+from perdure.activities.providers.masking import without_secrets
 from perdure.activities.toolbox.mcp.answers import CALL_RESULT, checked_streams, is_deeper
 from perdure.activities.toolbox.mcp.faults import reason_of
 from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
@@ -156,6 +157,10 @@ class McpSession:
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
 
+    def secrets(self) -> tuple[str, ...]:
+        """Returns the values of the secrets that the server's settings name, if they are set."""
+        return tuple(secret for name in self.server.secrets() if (secret := self.secret_of(name)))
+
     async def close(self) -> None:
         """Closes the session. A server that was started as a process is stopped too."""
         if self._opening is not None:
@@ -221,7 +226,8 @@ class McpSession:
             cause = _root_cause(error)
             if wire.refused:
                 raise Unreachable(
-                    f"requests to the server {self.server.name} are not allowed: {wire.refused}"
+                    f"requests to the server {self.server.name} are not allowed: "
+                    f"{without_secrets(wire.refused, self.secrets())}"
                 ) from error
             raise Unreachable(f"the server {self.server.name} is unreachable: {self._reason(cause, wire)}") from error
         for sentence in offer.left_out:
@@ -248,10 +254,7 @@ class McpSession:
             raise Unreachable(message) from error
 
     def _reason(self, error: BaseException, wire: Wire) -> str:
-        texts = (*self.server.headers.values(), *self.server.env.values(), self.server.url)
-        names = {name for text in texts for name in SECRET_PATTERN.findall(text)}
-        secrets = tuple(secret for name in names if (secret := self.secret_of(name)))
-        return reason_of(error, wire, self.home / "stderr.log", secrets)
+        return reason_of(error, wire, self.home / "stderr.log", self.secrets())
 
     def _streams(self, wire: Wire) -> Any:
         """Returns the server's transport, with secrets filled in.
@@ -383,12 +386,12 @@ async def schema_mismatch(answer: CallToolResult, schema: Mapping[str, JsonValue
     return await asyncio.to_thread(answer_fault, structured, schema)  # the validator can need seconds for a long answer
 
 
-def error_of(answer: CallToolResult) -> str:
-    """Returns the tool's own error text, and its structured content unless the text repeats it."""
+def error_of(answer: CallToolResult, secrets: Collection[str] = ()) -> str:
+    """Returns the tool's own error text, and its structured content unless the text repeats it. Without `secrets`."""
     text, structured = _text(answer).strip(), answer.structured_content
     if structured and _fits(structured) and not (text and _repeats(answer, structured)):
         text = f"{text} {canonical_json(result_of(dict(structured)).output)}".strip()
-    return _cut(text, MAX_ERROR_CHARACTERS) or "the tool failed without a message"
+    return _cut(without_secrets(text, secrets), MAX_ERROR_CHARACTERS) or "the tool failed without a message"
 
 
 def _text(answer: CallToolResult) -> str:

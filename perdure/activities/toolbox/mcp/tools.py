@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
+from perdure.activities.providers.masking import without_secrets
 from perdure.activities.toolbox.mcp.wire import CLOSED_MESSAGES
 from perdure.contracts.agents import AgentDefinition, ToolCard
 from perdure.contracts.calls import EffectClass, KnownEnd
@@ -101,7 +102,7 @@ class McpTool:
             connection.suspect = True  # the next attempt opens another connection, unless calls are open on this one
         if isinstance(answer, CallToolResult) and (note.misfit or not note.too_large):
             if answer.is_error:
-                raise ToolRefused(error_of(answer))
+                raise ToolRefused(error_of(answer, self.session.secrets()))
             return self._result(output_of(answer), note.misfit or await schema_mismatch(answer, offered.output))
         raise self._failure(answer, note, connection.wire)
 
@@ -114,7 +115,7 @@ class McpTool:
         if mismatch is None:
             return result_of(output)
         server = self.session.server.name
-        message = f"the server {server} received the call, but its answer is not valid: {mismatch}"
+        message = f"the server {server} received the call, but its answer is not valid: {self._shown(mismatch)}"
         if self.card.effect is EffectClass.READ:
             raise ToolRefused(message)
         return result_of({"status": "answer_misfit", "message": message, "answer": output})
@@ -146,13 +147,13 @@ class McpTool:
         server = self.session.server.name
         code = answer.error.code if isinstance(answer, MCPError) else None
         if wire.refused and not note.sent:
-            return ToolRefused(f"requests to the server {server} are not allowed: {wire.refused}")
+            return ToolRefused(f"requests to the server {server} are not allowed: {self._shown(wire.refused)}")
         if not note.sent:
             return ToolUnavailable(f"the server {server} is unreachable", note.retry_after_seconds)
         if _session_is_gone(answer, note):
             return ToolUnavailable(f"the server {server} ended the session")
         if note.status is not None and note.status >= 300:
-            message = f"the server {server} answered {note.status}{_reason(answer)}"
+            message = f"the server {server} answered {note.status}{self._reason(answer)}"
             meaning = meaning_of_status(self.card.effect, note.status, names_wait=note.retry_after_seconds is not None)
             if meaning is Meaning.REFUSED:
                 return ToolRefused(message)
@@ -160,14 +161,28 @@ class McpTool:
                 return ToolUnavailable(message, note.retry_after_seconds)
             return ServerLost(message, KnownEnd.ANSWERED_ERROR)
         if code in _REJECTION_CODES and (note.has_error or note.status is None):
-            return ToolRefused(f"the server {server} rejected the call{_reason(answer)}")
+            return ToolRefused(f"the server {server} rejected the call{self._reason(answer)}")
         # Servers can use the same code for their own errors, whose message is more specific than a closed connection.
         if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):
             return ServerLost(f"the server {server} closed the connection before it answered")
-        message = "the answer is too large" if note.too_large else f"the answer is not a valid result{_reason(answer)}"
+        message = (
+            "the answer is too large" if note.too_large else f"the answer is not a valid result{self._reason(answer)}"
+        )
         if self.card.effect is EffectClass.READ:
             return ToolRefused(f"the server {server} received the call, but {message}")
         return ServerLost(message, KnownEnd.ANSWERED_ERROR if _is_of_server(answer) else KnownEnd.ANSWER_NOT_READ)
+
+    def _reason(self, answer: object) -> str:
+        from mcp.shared.exceptions import MCPError
+
+        if not isinstance(answer, MCPError):
+            return ""
+        text = " ".join(self._shown(answer.error.message).split())
+        return f": {text[:_MAX_REASON_CHARACTERS]}" if text else ""
+
+    def _shown(self, text: str) -> str:
+        """Returns a text of a failure, which the model and people read, without the server's secrets."""
+        return without_secrets(text, self.session.secrets())
 
 
 def _is_of_server(answer: object) -> bool:
@@ -183,15 +198,6 @@ def _session_is_gone(answer: object, note: "Note") -> bool:
     from mcp.shared.exceptions import MCPError
 
     return note.status == 404 and isinstance(answer, MCPError) and answer.error.code == _BAD_REQUEST
-
-
-def _reason(answer: object) -> str:
-    from mcp.shared.exceptions import MCPError
-
-    if not isinstance(answer, MCPError):
-        return ""
-    text = " ".join(answer.error.message.split())
-    return f": {text[:_MAX_REASON_CHARACTERS]}" if text else ""
 
 
 async def _import_later() -> None:
