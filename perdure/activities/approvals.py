@@ -131,7 +131,7 @@ class PreviewActivities:
         try:
             preview = await asyncio.wait_for(tool.preview.make(approval.args, context), self._seconds)
         except (ToolRefused, ToolUnavailable) as error:
-            return {"fault": error.message}
+            return {"fault": tool.report.own_message(error)}
         except (AnswerWithheld, EgressRefused) as error:
             return {"fault": str(error)}
         except TimeoutError:

@@ -157,10 +157,11 @@ class AssemblyActivities:
                 raise AttemptFailed(AttemptFault.REFUSED, "the turn was stopped") from None
             raise
         except Exception as error:
-            failed = _classify(error, config.timeout)
+            where = (context.card, context.turn_id, context.call_id)
+            report = FailureReport.of(self._deps, declared.tool, *where)
+            failed = _classify(error, config.timeout, report)
             if failed.fault in (AttemptFault.UNCLASSIFIED, AttemptFault.TIMEOUT):
-                where = (context.card, context.turn_id, context.call_id)
-                FailureReport.of(self._deps, declared.tool, *where).log("tool_call_failed", error)
+                report.log("tool_call_failed", error)
             raise failed from None
         try:
             completeness = completeness_of(result.output)
@@ -206,12 +207,12 @@ class AssemblyActivities:
         )
 
 
-def _classify(error: Exception, timeout_seconds: float) -> AttemptFailed:
+def _classify(error: Exception, timeout_seconds: float, report: FailureReport) -> AttemptFailed:
     """Classifies an error. Only messages of the tools themselves are passed on; for other errors, the message names
     just the kind."""
     if isinstance(error, ToolUnavailable):
         fault = AttemptFault.CONNECT if error.status is None else AttemptFault.STATUS
-        return AttemptFailed(fault, error.message, error.status or 0)
+        return AttemptFailed(fault, report.own_message(error), error.status or 0)
     if isinstance(error, httpx.HTTPStatusError):
         return AttemptFailed(
             AttemptFault.STATUS,
@@ -219,7 +220,7 @@ def _classify(error: Exception, timeout_seconds: float) -> AttemptFailed:
             error.response.status_code,
         )
     if isinstance(error, ToolRefused):
-        return AttemptFailed(AttemptFault.REFUSED, error.message)
+        return AttemptFailed(AttemptFault.REFUSED, report.own_message(error))
     if isinstance(error, AnswerWithheld | EgressRefused):
         return AttemptFailed(AttemptFault.REFUSED, str(error))
     if isinstance(error, TimeoutError):

@@ -387,14 +387,15 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
 
 def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, context: ToolContext) -> ToolAttempt:
     """Returns the end of an attempt for which nothing happened, unless another of its requests did something."""
+    message = claimed.report.own_message(error)
     if claimed.card.effect in (EffectClass.KEYED, EffectClass.OPAQUE) and context.sent.may_have_changed_before(error):
         known_end = claimed.report.known(error, context.sent)
-        return ToolAttempt(ActionEnd.AMBIGUOUS, error.message, known=known_end)
+        return ToolAttempt(ActionEnd.AMBIGUOUS, message, known=known_end)
     if isinstance(error, ToolRefused):
         crash = error.crash if isinstance(error, ArgumentsRefused) else None
         failure = claimed.report.log("tool_check_raised", crash) if crash is not None else ""
-        return ToolAttempt(ActionEnd.REFUSED, error.message, failure=failure)
-    return ToolAttempt(ActionEnd.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
+        return ToolAttempt(ActionEnd.REFUSED, message, failure=failure)
+    return ToolAttempt(ActionEnd.NOT_SENT, message, retry_after_seconds=error.retry_after_seconds)
 
 
 def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> ToolAttempt:
@@ -456,7 +457,7 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
         async with asyncio.timeout(claimed.card.timeout_seconds):
             return await claimed.tool.run(claimed.args, context)
     except (ToolRefused, ToolUnavailable) as error:
-        raise LocalToolFailed(error.message) from None
+        raise LocalToolFailed(claimed.report.own_message(error)) from None
     except (AnswerWithheld, EgressRefused) as error:
         raise LocalToolFailed(str(error)) from None
     except PerdureError:

@@ -10,7 +10,7 @@ import structlog
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.providers.masking import mask_secrets
+from perdure.activities.providers.masking import mask_secrets, without_secrets
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
@@ -18,6 +18,7 @@ from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, fr
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool
 
 _log = structlog.get_logger(__name__)
@@ -60,6 +61,10 @@ class FailureReport:
             frames=[str(frame) for frame in frames],
         )
         return text
+
+    def own_message(self, error: ToolRefused | ToolUnavailable) -> str:
+        """Returns what the tool's author wrote for the model, without the tool's secrets, which the target may echo."""
+        return without_secrets(error.message, self.secrets)
 
     def without_message(self, error: BaseException) -> str:
         """Returns the line for people who can see less than the call's turn: class and place only."""

@@ -351,8 +351,9 @@ def _secrets(request: ProviderRequest) -> list[str]:
     """Returns the values among the parameters that a provider's sentence must not repeat: keys, tokens, headers."""
     held = [request.params, request.params.get("extra_headers")]
     named = [(name, value) for each in held if isinstance(each, dict) for name, value in each.items()]
-    words = ("key", "token", "secret", "password", "authorization", "credential")
-    return [value for name, value in named if isinstance(value, str) and any(word in name.lower() for word in words)]
+    words = ("key", "token", "secret", "password", "authorization", "credential", "cookie")
+    values = [value for name, value in named if isinstance(value, str) and any(word in name.lower() for word in words)]
+    return [*values, *(value.rpartition(" ")[2] for value in values)]  # without a scheme such as Bearer
 
 
 def _names(request: ProviderRequest) -> frozenset[str]:

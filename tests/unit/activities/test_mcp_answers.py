@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, JSONRPCError, TextContent
 
 from perdure.activities.dependencies import Deps
+from perdure.activities.tool_execution import ClaimedCall, _not_done
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp import answers
 from perdure.activities.toolbox.mcp.answers import mend_halves, unread_answer
@@ -29,6 +30,7 @@ from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
+from perdure.sdk.context import ToolContext
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
 from tests.unit.apps.tool_contexts import card
 
@@ -247,6 +249,8 @@ def test_a_servers_secrets_are_not_in_its_failures() -> None:
     toolbox = Toolbox((), lambda name: None, httpx.AsyncClient())
     deps = cast("Deps", SimpleNamespace(toolbox=toolbox, shows_failure_messages=True))
     report = FailureReport.of(deps, tool, tool.card, "t", "c")
+    claimed = cast("ClaimedCall", SimpleNamespace(card=card("read"), report=report))
+    messages.append(_not_done(claimed, ToolRefused(echo), cast("ToolContext", None)).message)
     for message in (*messages, report.words_of(echo)):
         assert "no …" in message or message.endswith("…")
         assert "zebra" not in message
