@@ -53,21 +53,26 @@ _ECHO = re.compile(r"\b(got|received|input|input_value)(\s*[:=]\s*).+", re.IGNOR
 _SCHEME = r"(?:bearer|basic|token|negotiate|ntlm|api-?key|key|dpop)"
 _SCHEMES_OF_PAIRS = r"(?:digest|aws4-hmac-sha256|oauth|hawk|signature)"
 _SECRET_NAME = r"""
-    (?: pass(?:word|wd|phrase) | pwd | secret | token | credentials? | authorization
+    (?: pass(?:words?|wd|phrase) | pwd | secrets? | token | credentials? | authorization
       | (?:api|access|account|auth|encryption|master|private|secret|shared|signing|subscription)[-_]?key )
     (?![A-Za-z0-9_])
 """
 """The end of a name whose value is a secret, such as `client_secret`, `X-Api-Key` or `accessToken`."""
-_SEPARATOR = r"""(?: \\{0,7}["'`] \s* (?:[:=]>?|,) | \s* [:=]>?(?!//) | %3[AD] ) \s*"""
+_SEPARATOR = r"""(?: \\{0,7}["'`] \s* (?:[:=]>?|,) | \s* [:=]>?(?!//) | %3[AD] | > ) \s*"""
 _QUOTED = r"""
-    [\[(]? b? (?P<quote>\\{0,7}["'`]) (?: (?!(?<!\\)(?P=quote)(?!\w)). )* (?P<closing>(?P=quote)?)
+    [bru]{0,2} (?P<quote>\\{0,7}["'`]) (?: (?!(?<!\\)(?P=quote)(?!\w)). )* (?P<closing>(?P=quote)?)
 """
 """A quoted value, up to the quote that ends it, or to the end of a text that was cut."""
-_BRACED = r"\{ [^}]* \}?"
+_BRACED = r"""
+    [\w.]{0,64} [\[({] (?: '(?:\\.|[^'\\])*+(?:'|\Z) | "(?:\\.|[^"\\])*+(?:"|\Z) | [^\])}'"] )*+ \S*
+"""
+"""A list, a mapping, or the representation of an object such as `SecretStr('...')`. It can be a password with a bracket
+too, so what follows without a space is a part of it."""
 _VALUE = re.compile(
     rf"""
     (?P<name>
         {_SECRET_NAME} {_SEPARATOR}
+      | --(?:[a-z]{{1,32}}-){{0,3}} {_SECRET_NAME} \s+ (?!-)
       | \b (?:key|token|password|secret|authorization) \b [^:=.]{{0,24}} [:=](?!//) \s*
     )
     (?: {_QUOTED} | {_BRACED} | {_SCHEMES_OF_PAIRS} [ ] [^\r\n]* | (?:{_SCHEME} \s+ | [|>][+-]? \s+)? \S+ )
