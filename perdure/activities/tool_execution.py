@@ -2,7 +2,6 @@
 its outcome. The rules are in perdure/core/calls/ledger.py."""
 
 import asyncio
-import traceback
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -45,7 +44,7 @@ from perdure.store.approvals.reissue import cancel_outdated, reopen_outdated
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.faults import StoreFault, store_fault
+from perdure.store.faults import StoreFault, raised_by_asyncpg, store_fault
 
 CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
@@ -463,21 +462,13 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     except PerdureError:
         raise
     except Exception as error:
-        if _raised_by_asyncpg(error) and store_fault(type(error)) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
+        # The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
+        if raised_by_asyncpg(error) and store_fault(error) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
             raise
         failure = claimed.report.log("tool_call_failed", error)
         if isinstance(error, TimeoutError):
             raise LocalToolFailed("the tool exceeded its time limit", failure) from None
         raise LocalToolFailed(f"the tool failed ({type(error).__name__})", failure) from None
-
-
-def _raised_by_asyncpg(error: Exception) -> bool:
-    """Returns whether asyncpg raised the error, by its stack frames.
-
-    The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
-    """
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ PART_ERRORS: tuple[type[Exception], ...] = (*Database.outages, RPCError, OSError
 """Errors of Postgres, Temporal and files. `outage_code` decides which of them become 503."""
 
 
-def outage_code(kind: type[BaseException]) -> str:
-    """Returns the code of the 503 for an exception class, or an empty string for a fault of the program (500)."""
-    if issubclass(kind, RPCError):
+def outage_code(error: BaseException) -> str:
+    """Returns the code of the 503 for an exception, or an empty string for a fault of the program (500)."""
+    if isinstance(error, RPCError):
         return "unavailable"
-    return "" if store_fault(kind) in (None, StoreFault.REFUSED) else "store_unavailable"
+    return "" if store_fault(error) in (None, StoreFault.REFUSED) else "store_unavailable"
 
 
 def log_outage(error: BaseException, path: str, request_id: str = "") -> None:
@@ -152,7 +152,7 @@ async def _unexpected_error_response(request: Request, error: Exception) -> JSON
 
 
 async def _outage_response(request: Request, error: Exception) -> JSONResponse:
-    code = outage_code(type(error))
+    code = outage_code(error)
     if not code:
         raise error  # as any other unexpected error: 500, with a traceback in the server's log
     log_outage(error, request.url.path, _id_of(request))

@@ -332,7 +332,7 @@ async def _authenticate_or_refuse(scope: Scope, receive: Receive) -> None:
             await _discard_body(receive)
         raise refused from error
     except PART_ERRORS as error:
-        code = outage_code(type(error))
+        code = outage_code(error)
         if not code:
             raise
         log_outage(error, scope["path"])

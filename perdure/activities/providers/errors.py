@@ -300,7 +300,7 @@ def store_error(error: Exception) -> PerdureError:
     """Converts an exception of asyncpg."""
     if isinstance(error, PerdureError):
         return error
-    fault = store_fault(type(error))
+    fault = store_fault(error)
     if fault is StoreFault.UNREADABLE:
         _log.error("store_unreadable", error=type(error).__name__, reason=object_names(error))
     return _as_perdure_error(STORE[fault] if fault is not None else UNEXPECTED, error)

@@ -1,7 +1,11 @@
 """Vendor exceptions in, our families out, to Temporal and back."""
 
+import asyncio
+import errno
 import importlib
 import inspect
+import socket
+import ssl
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -60,8 +64,16 @@ def status_error(status: int, headers: dict[str, str] | None = None) -> httpx.HT
 AWAY = [
     *(asyncpg.ConnectionDoesNotExistError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError),
     *(asyncpg.DiskFullError, asyncpg.AdminShutdownError, asyncpg.QueryCanceledError, ConnectionRefusedError),
-    *(asyncpg.ReadOnlySQLTransactionError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError),
+    *(asyncpg.ReadOnlySQLTransactionError, asyncpg.InternalClientError, TimeoutError),
 ]
+AWAY_ERRORS = [
+    *(asyncpg.InterfaceError(f"cannot do it: {reason}") for reason in (
+        "connection is closed", "pool is closing", "pool is closed", "the underlying connection is closed",
+        "the underlying connection has been released back to the pool",
+    )),
+    *(OSError(number, "x") for number in (errno.ENOSPC, errno.EROFS, errno.EIO, errno.EMFILE, errno.EHOSTUNREACH)),
+    *(socket.gaierror("x"), ssl.SSLEOFError(8, "x")),
+]  # fmt: skip
 CONFLICTS = [asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError]
 UNREADABLE = [
     *(asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError),
@@ -70,20 +82,34 @@ UNREADABLE = [
 ]
 WRONG = [
     *(asyncpg.UniqueViolationError, asyncpg.PostgresSyntaxError, asyncpg.InFailedSQLTransactionError),
-    *(asyncpg.DataError, _base.DataError),
+    *(asyncpg.DataError, _base.DataError, asyncpg.InterfaceError),
 ]
 
 
-@pytest.mark.parametrize(("kind", "family", "code"), [
-    *((kind, UpstreamUnavailable, "store_unavailable") for kind in (*AWAY, *UNREADABLE)),
-    *((kind, UpstreamUnavailable, "store_conflict") for kind in CONFLICTS),
-    *((kind, InvariantBroken, "store_refused") for kind in WRONG),
-    (KeyError, InvariantBroken, UNEXPECTED.code),
-])  # fmt: skip
-def test_an_unavailable_postgres_is_retried_and_a_wrong_statement_is_not(kind: Any, family: type, code: str) -> None:
-    ours = store_error(kind("x"))
+@pytest.mark.parametrize(("error", "family", "code"), [
+    *((kind("x"), UpstreamUnavailable, "store_unavailable") for kind in (*AWAY, *UNREADABLE)),
+    *((error, UpstreamUnavailable, "store_unavailable") for error in AWAY_ERRORS),
+    *((kind("x"), UpstreamUnavailable, "store_conflict") for kind in CONFLICTS),
+    *((kind("x"), InvariantBroken, "store_refused") for kind in WRONG),
+    *((kind("x"), InvariantBroken, UNEXPECTED.code) for kind in (KeyError, OSError, FileNotFoundError)),
+], ids=repr)  # fmt: skip
+def test_an_unavailable_postgres_is_retried_and_a_wrong_statement_is_not(
+    error: Exception, family: type, code: str
+) -> None:
+    ours = store_error(error)
     assert (type(ours), ours.code) == (family, code)
-    assert outage_code(kind) == ("store_unavailable" if family is UpstreamUnavailable else ""), "503, or 500"
+    assert outage_code(error) == ("store_unavailable" if family is UpstreamUnavailable else ""), "503, or 500"
+
+
+async def test_a_postgres_that_nobody_can_connect_to_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError("Multiple exceptions: [Errno 111] ::1, [Errno 111] 127.0.0.1")  # as asyncio words it
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", refuse)
+    for host in ("localhost", "/nowhere"):
+        with pytest.raises(OSError) as caught:
+            await asyncpg.connect(user="u", database="d", host=host)
+        assert outage_code(caught.value) == "store_unavailable"
 
 
 def test_a_billing_error_in_the_body_takes_precedence_over_its_status() -> None:
