@@ -105,6 +105,13 @@ def cancelled_by_stop() -> bool:
     return details is not None and details.cancel_requested
 
 
+def is_cancelled() -> bool:
+    """Returns whether the current task is being cancelled. If not, a CancelledError that arrives is of the code that it
+    awaits, such as a tool that awaits a task which it cancelled itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def current_attempt() -> tuple[str, int]:
     """Returns (run id, attempt number) of the current activity."""
     info = activity.info()

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.guard import cancelled_by_stop
+from perdure.activities.guard import cancelled_by_stop, is_cancelled
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
@@ -33,12 +33,12 @@ from perdure.core.approvals.validity import (
     call_refusal,
     lapse,
 )
-from perdure.core.calls.failures import is_permanent, known
+from perdure.core.calls.failures import is_permanent, known, replaced, unwrapped
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.json_reading import ArgumentsRefused
-from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
+from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, is_deadline, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from perdure.store.approvals.reissue import cancel_outdated, reopen_outdated
 from perdure.store.calls import tool_calls
@@ -368,20 +368,32 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
 
     Raises: CancelledError when this worker drains.
     """
+    limit = asyncio.timeout(claimed.card.timeout_seconds)
     try:
-        async with asyncio.timeout(claimed.card.timeout_seconds):
+        async with limit:
             result = await claimed.tool.run(claimed.args, context)
     except (ToolRefused, ToolUnavailable) as error:
         return _not_done(claimed, error, context)
     except AnswerWithheld as error:
         return _withheld(claimed, error, context)
-    except asyncio.CancelledError:
-        if not cancelled_by_stop():
+    except asyncio.CancelledError as error:
+        if cancelled_by_stop():
+            return _stopped(context)
+        if is_cancelled():
             raise
-        return _stopped(context)
+        return _raised(claimed, replaced(error), context)
     except Exception as error:  # an author's code can raise anything
-        return _raised(claimed, error, context)
+        return _raised(claimed, error, context, timed_out=_is_limit(error, limit))
     return ToolAttempt(ActionEnd.RETURNED, result=result)
+
+
+def _is_limit(error: Exception, limit: asyncio.Timeout) -> bool:
+    """Returns whether the time limit of the call ended it, not one of the tool's own."""
+    return isinstance(error, TimeoutError) and (limit.expired() or is_deadline(error))
+
+
+def _limit_message(claimed: ClaimedCall) -> str:
+    return f"no response within {claimed.card.timeout_seconds:g} s (the tool's timeout_seconds)"
 
 
 def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, context: ToolContext) -> ToolAttempt:
@@ -397,13 +409,13 @@ def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, contex
     return ToolAttempt(ActionEnd.NOT_SENT, message, retry_after_seconds=error.retry_after_seconds)
 
 
-def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> ToolAttempt:
+def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext, *, timed_out: bool = False) -> ToolAttempt:
     """Returns the end of an attempt that raised something other than the tool's own answer."""
     retried = claimed.tool.retry_errors if isinstance(claimed.tool, Tool) else ()
-    message, permanent = f"the call failed ({type(error).__name__})", False
+    message, permanent = f"the call failed ({type(unwrapped(error)).__name__})", False
     failure = claimed.report.log("tool_call_failed", error)
-    if isinstance(error, TimeoutError):
-        message = f"no response within {claimed.card.timeout_seconds:g} s"
+    if timed_out:
+        message = _limit_message(claimed)
     elif isinstance(error, EgressRefused):
         # raised by a tool that does not use `context.send`, so it may have sent something before
         message, permanent = str(error), True
@@ -414,10 +426,10 @@ def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext) -> Too
     return ToolAttempt(
         ActionEnd.AMBIGUOUS,
         message,
-        timed_out=isinstance(error, TimeoutError),
+        timed_out=timed_out,
         permanent=permanent,
         failure=failure,
-        known=claimed.report.known(error, context.sent),
+        known=claimed.report.known(error, context.sent, timed_out=timed_out),
     )
 
 
@@ -452,8 +464,9 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     conflicts pass unchanged: they are not the tool's answer, and another attempt may succeed. A missing table is the
     tool's own mistake.
     """
+    limit = asyncio.timeout(claimed.card.timeout_seconds)
     try:
-        async with asyncio.timeout(claimed.card.timeout_seconds):
+        async with limit:
             return await claimed.tool.run(claimed.args, context)
     except (ToolRefused, ToolUnavailable) as error:
         raise LocalToolFailed(claimed.report.own_message(error)) from None
@@ -465,10 +478,17 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
         # The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
         if raised_by_asyncpg(error) and store_fault(error) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
             raise
-        failure = claimed.report.log("tool_call_failed", error)
-        if isinstance(error, TimeoutError):
-            raise LocalToolFailed("the tool exceeded its time limit", failure) from None
-        raise LocalToolFailed(f"the tool failed ({type(error).__name__})", failure) from None
+        raise _local_failure(claimed, error, timed_out=_is_limit(error, limit)) from None
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise _local_failure(claimed, replaced(error)) from None
+
+
+def _local_failure(claimed: ClaimedCall, error: Exception, *, timed_out: bool = False) -> LocalToolFailed:
+    failure = claimed.report.log("tool_call_failed", error)
+    message = f"the tool failed ({type(unwrapped(error)).__name__})"
+    return LocalToolFailed(_limit_message(claimed) if timed_out else message, failure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,9 @@ class FailureReport:
         """Returns the line for people who can see less than the call's turn: class and place only."""
         return failure_text(error, "", frames_of(error, self.folder))
 
-    def known(self, error: BaseException, sent: SentRequest) -> dict[str, JsonValue]:
-        """Returns what the error says about the effect of its call."""
-        code = self._known_end(error, sent)
+    def known(self, error: BaseException, sent: SentRequest, *, timed_out: bool = False) -> dict[str, JsonValue]:
+        """Returns what the error says about the effect of its call. `timed_out` is true at the call's time limit."""
+        code = KnownEnd.TIMED_OUT if timed_out else self._known_end(error, sent)
         has_words = code in (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ)
         return known(code, str(sent), self._words(error) if has_words else "")
 
@@ -83,8 +83,6 @@ class FailureReport:
             return KnownEnd.ANSWER_NOT_READ
         if isinstance(error, httpx.HTTPStatusError):
             return KnownEnd.ANSWERED_ERROR
-        if isinstance(error, TimeoutError):
-            return KnownEnd.TIMED_OUT
         if isinstance(error, httpx.TransportError) and sent.method and sent.status is None:
             return KnownEnd.NO_ANSWER
         return KnownEnd.RAISED_AFTER_SEND if sent.method or not self.uses_context else KnownEnd.RAISED_BEFORE_SEND

@@ -71,16 +71,16 @@ class FilesForCoroutines:
     """The files of a plain function's call, which cannot await them: every use is an error."""
 
     def read(self, file_id: str) -> Coroutine[Any, Any, GivenFile | None]:
-        """Raises: RuntimeError."""
+        """Raises: TypeError."""
         raise _no_loop("context.files")
 
     def uploads(self, media_types: Sequence[str], limit: int) -> Coroutine[Any, Any, Sequence[str]]:
-        """Raises: RuntimeError."""
+        """Raises: TypeError."""
         raise _no_loop("context.files")
 
 
 def require_loop(name: str) -> None:
-    """Raises: RuntimeError with advice if no event loop runs in this thread. A coroutine that nothing awaits would do
+    """Raises: TypeError with advice if no event loop runs in this thread. A coroutine that nothing awaits would do
     nothing, and the tool would report a success."""
     try:
         asyncio.get_running_loop()
@@ -88,8 +88,8 @@ def require_loop(name: str) -> None:
         raise _no_loop(name) from None
 
 
-def _no_loop(name: str) -> RuntimeError:
-    return RuntimeError(f"{name} must be awaited: define the tool with `async def`, or use your own HTTP client")
+def _no_loop(name: str) -> TypeError:
+    return TypeError(f"{name} must be awaited: define the tool with `async def`, or use your own HTTP client")
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ class ToolContext:
         whatever the table in outcomes.py says.
 
         Raises: ToolRefused; ToolUnavailable; AnswerWithheld if the target did it and its response was not read;
-        TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py). RuntimeError if
+        TimeoutError and httpx's own exceptions if the effect may have happened (table in outcomes.py). TypeError if
         a plain function calls it, which cannot await it.
         """
         require_loop("context.send")

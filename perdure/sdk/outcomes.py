@@ -114,6 +114,11 @@ def is_unsent(error: Exception) -> bool:
     return isinstance(error, _NEVER_SENT + _INVALID_TARGETS) or (isinstance(error, DeadlineMissed) and not error.sent)
 
 
+def is_deadline(error: TimeoutError) -> bool:
+    """Returns whether `context.send` raised the error at the deadline of its call."""
+    return isinstance(error.__cause__, _TIMEOUTS)
+
+
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
     """Returns `response` if it is a success.
 

@@ -10,6 +10,7 @@ from threading import Thread
 
 import structlog
 
+from perdure.core.calls.failures import replaced
 from perdure.sdk.outcomes import ToolUnavailable
 
 MAX_LEFT_THREADS = 100
@@ -32,8 +33,8 @@ async def run_in_thread(
     effect. A function without effects ends at its next step in Python. The thread does not keep the process from
     ending.
 
-    Raises: whatever the function raises; RuntimeError instead of what is not an Exception; ToolUnavailable if too many
-    threads of earlier calls still run.
+    Raises: whatever the function raises, with StopIteration and what is not an Exception `replaced`; ToolUnavailable if
+    too many threads of earlier calls still run.
     """
     _refuse_many_left(name)
     ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -98,11 +99,7 @@ def _call(
     """Returns the function's result, or what it raised."""
     try:
         return context.run(function, **arguments), None
-    except StopIteration:  # a future cannot have it
-        return None, RuntimeError("the tool raised StopIteration")
-    except Exception as error:
-        return None, error
-    except BaseException as error:  # such as SystemExit, or the panic of an extension: the call must still end
-        ended = RuntimeError(f"the tool raised {type(error).__name__}")
-        ended.__cause__ = error  # has the place
-        return None, ended
+    except BaseException as error:  # also SystemExit, or the panic of an extension: the call must still end
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return None, error
+        return None, replaced(error)

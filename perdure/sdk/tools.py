@@ -25,6 +25,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.agents.tool_versions import with_version
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.core.calls.description import BadTemplate, names_in
+from perdure.core.calls.failures import replaced
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import FilesForCoroutines, ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
@@ -173,8 +174,10 @@ class Tool:
             arguments[self.parameters.context_name] = self._own_context(context)
         try:
             return result_of(await self._call(arguments))
-        except SystemExit as error:  # it would end the worker's loop, but not its process
-            raise RuntimeError("the tool called sys.exit()") from error
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # such as SystemExit, which would end the worker's loop, but not its process
+            raise replaced(error) from error
 
     async def bind(self, args: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Returns the function's arguments, checked and converted by its types. An author's validators run in a thread,

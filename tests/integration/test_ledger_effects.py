@@ -206,6 +206,9 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(h
     [
         ("mistake", 1, r"AttributeError: .+ at tools/desk\.py:\d+"),
         ("missing", 1, r"KeyError: 'missing' at tools/desk\.py:\d+"),
+        ("cancelled", 1, r"CancelledError at tools/desk\.py:\d+"),
+        ("parts", 1, r"KeyError: 'lost' at tools/desk\.py:\d+ \(first of 2 errors\)"),
+        ("impatient", TOOL_ERRORS, r"TimeoutError at tools/desk\.py:\d+"),
         ("answer", TOOL_ERRORS, r"JSONDecodeError: .+ at tools/desk\.py:\d+"),
     ],
 )
@@ -255,6 +258,15 @@ def _plain(context: ToolContext, **given: Any) -> None:
     sys.exit("a value")
 
 
+async def _ends(context: ToolContext, **given: Any) -> None:
+    raise GeneratorExit
+
+
+async def _impatient(context: ToolContext, **given: Any) -> None:
+    async with asyncio.timeout(0.2):
+        await context.send("POST", "http://desk.test/post", json={"call": context.turn_id, "mode": "wait"})
+
+
 class _Mean(Exception):
     def __str__(self) -> str:
         raise SystemExit
@@ -273,7 +285,9 @@ async def _mean(context: ToolContext, **given: Any) -> None:
     ("function", "known", "failure"),
     [
         (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
-        (_plain, "raised_before_send", "RuntimeError: the tool raised SystemExit at test_ledger_effects.py:"),
+        (_plain, "raised_before_send", "SystemExit: a value at test_ledger_effects.py:"),
+        (_ends, "raised_before_send", "GeneratorExit at test_ledger_effects.py:"),
+        (_impatient, "raised_after_send", "TimeoutError at test_ledger_effects.py:"),
         (_twice, "raised_after_send", ""),
         (_mean, "raised_before_send", "_Mean at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),

@@ -23,6 +23,8 @@ CODE_ERRORS: tuple[type[Exception], ...] = (
     RecursionError,
     LookupError,
     ValueError,
+    StopIteration,
+    StopAsyncIteration,
 )
 """Errors of the tool's own code, so that another attempt changes nothing."""
 UNREADABLE_ANSWERS = (json.JSONDecodeError, UnicodeDecodeError)
@@ -31,6 +33,8 @@ MAX_MESSAGE_CHARACTERS = 200
 _MAX_CAUSES = 8
 _FIRST_FRAMES, _LAST_FRAMES = 5, 15
 _ENGINE = ("perdure", "asyncio")
+_RAISERS = ("the tool", "coroutine", "generator", "async generator")
+"""Python's own RuntimeErrors in place of StopIteration and StopAsyncIteration name the last three."""
 _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
     {
         KnownEnd.RAISED_BEFORE_SEND: "the tool raised an error before context.send sent a request that can change "
@@ -53,19 +57,38 @@ def is_permanent(error: BaseException, retried: Sequence[type[Exception]] = (), 
     worth another attempt. `has_answer` is true if the target has answered a request of this attempt.
 
     An OSError is never permanent, also if it is a ValueError: a certificate that is not valid yet, and the errors of
-    some HTTP clients, are both.
+    some HTTP clients, are both. What is not an Exception is always permanent, such as the SystemExit of `sys.exit()` or
+    the CancelledError of a task that the tool cancelled itself. A group is permanent if all its errors are.
     """
-    error = unwrapped(error)
-    if isinstance(error, (OSError, *retried)) or (has_answer and isinstance(error, UNREADABLE_ANSWERS)):
-        return False
-    return isinstance(error, CODE_ERRORS)
+
+    def is_one(error: BaseException) -> bool:
+        if isinstance(error, (OSError, *retried)) or (has_answer and isinstance(error, UNREADABLE_ANSWERS)):
+            return False
+        return isinstance(error, CODE_ERRORS) or not isinstance(error, Exception)
+
+    return all(is_one(each) for each in _errors_in(error))
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """Returns the error itself if it is the only one in a group, as a TaskGroup raises it."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """Returns the first error of a group, as a TaskGroup raises it, or the error that a RuntimeError replaces."""
+    return _errors_in(error)[0]
+
+
+def replaced(error: BaseException) -> RuntimeError:
+    """Returns a RuntimeError in place of what a future or the worker's loop cannot carry, such as StopIteration or
+    SystemExit. Its cause is that error, which has the place."""
+    replacement = RuntimeError(f"{_RAISERS[0]} raised {type(error).__name__}")
+    replacement.__cause__ = error
+    return replacement
+
+
+def _errors_in(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [each for part in error.exceptions for each in _errors_in(part)]
+    cause = error.__cause__
+    sentences = [(f"{raiser} raised {type(cause).__name__}",) for raiser in _RAISERS]
+    is_replacement = type(error) is RuntimeError and error.args in sentences
+    return _errors_in(cause) if cause is not None and is_replacement else [error]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +108,21 @@ class Frame:
 def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
     """Returns the frames of the author's code and of what it called, outermost first, without values.
 
-    If the error has none in the app's `folder`, those of its cause count. The time limit of a call is raised outside
-    the tool, and its cause where the tool waited.
+    If the error has none in the app's `folder`, those of its cause count, and then those of its group. The time limit
+    of a call is raised outside the tool, and its cause where the tool waited.
     """
-    found = [_author_frames(each, folder) for each in _causes(unwrapped(error))]
+    found = [_author_frames(each, folder) for each in (*_causes(unwrapped(error)), error)]
     frames = next((each for each in found if any(frame.in_app for frame in each)), found[0])
     return frames if len(frames) <= _FIRST_FRAMES + _LAST_FRAMES else frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
 
 
 def failure_text(error: BaseException, message: str, frames: Sequence[Frame]) -> str:
-    """Returns the line for people: `KeyError: 'missing' at tools/desk.py:41`."""
-    name = type(unwrapped(error)).__name__
+    """Returns the line for people: `KeyError: 'missing' at tools/desk.py:41`. Of a group, it names the first error."""
+    errors = _errors_in(error)
+    name = type(errors[0]).__name__
     place = next((frame for frame in reversed(frames) if frame.in_app), frames[-1] if frames else None)
-    return f"{name}{f': {message}' if message else ''}{f' at {place.place}:{place.line}' if place else ''}"
+    where, count = f" at {place.place}:{place.line}" if place else "", len(errors)
+    return f"{name}{f': {message}' if message else ''}{where}{f' (first of {count} errors)' if count > 1 else ''}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -171,7 +171,7 @@ async def test_a_plain_function_that_cannot_await_fails_instead_of_doing_nothing
         """Send, without awaiting."""
         return ctx.send("POST", "http://127.0.0.1:9/")
 
-    with pytest.raises(RuntimeError, match="async def"):
+    with pytest.raises(TypeError, match="async def"):
         await send.run({}, context(send.card))
 
 

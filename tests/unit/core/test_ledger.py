@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from asyncio import CancelledError
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from perdure.contracts import ids
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls import ledger
-from perdure.core.calls.failures import failure_text, frames_of, is_permanent
+from perdure.core.calls.failures import failure_text, frames_of, is_permanent, replaced
 from perdure.core.calls.ledger import (
     ActionEnd,
     Attempt,
@@ -180,6 +181,11 @@ NO_JSON = json.JSONDecodeError("no", "<", 0)
     *((NO_JSON, (), True, False), (NO_JSON, (), False, True)),
     (ExceptionGroup("g", [ExceptionGroup("h", [KeyError("x")])]), (), True, True),
     (ExceptionGroup("g", [KeyError("x"), OSError("y")]), (), True, False),
+    (ExceptionGroup("g", [KeyError("x"), TypeError("y")]), (), True, True),
+    *((kind("x"), (), True, True) for kind in (StopIteration, StopAsyncIteration, SystemExit, CancelledError)),
+    *((kind("x"), (), True, True) for kind in (RecursionError, GeneratorExit)),
+    (replaced(StopIteration("x")), (), True, True),
+    (_raised(RuntimeError("no rows"), StopIteration()), (), True, False),
 ])  # fmt: skip
 def test_mistakes_of_the_code_are_not_retried(
     error: Exception, retried: tuple[type[Exception], ...], has_answer: bool, expected: bool
@@ -201,6 +207,12 @@ def test_a_failure_names_the_innermost_place_of_the_app() -> None:
     far = ValueError("without a place")
     far.__cause__ = _raised(SystemExit(1))
     assert failure_text(far, "", frames_of(far, here)) == f"ValueError at {HERE}:{line}"
+    for several, shown in (
+        (BaseExceptionGroup("g", [_raised(KeyError("a")), OSError()]), "KeyError"),
+        (replaced(_raised(StopIteration(1))), "StopIteration"),
+        (_raised(ExceptionGroup("g", [ValueError()])), "ValueError"),
+    ):
+        assert failure_text(several, "", frames_of(several, here)).startswith(f"{shown} at {HERE}:{line}")
 
 
 TIMEOUT_SECONDS = 5.0

@@ -1,5 +1,6 @@
 """Tools for tests: what they do outside is one request to the test's own target, which counts it."""
 
+import asyncio
 import json
 from datetime import date
 from decimal import Decimal
@@ -19,6 +20,10 @@ async def look(context: ToolContext, what: str = "", mode: Mode = "") -> JsonVal
     return await _ask(context, "/look", {"what": what, "mode": mode})
 
 
+async def _lost(answer: JsonValue) -> JsonValue:
+    return answer["lost"]  # type: ignore[index, call-overload]
+
+
 @tool(effect="read", timeout_seconds=10)
 async def stumble(context: ToolContext, how: str = "mistake") -> JsonValue:
     """Break off after having looked, by a mistake in this very code or over what the target said."""
@@ -27,6 +32,14 @@ async def stumble(context: ToolContext, how: str = "mistake") -> JsonValue:
         return answer.upper()  # type: ignore[union-attr]
     if how == "missing":
         return answer["missing"]  # type: ignore[index, call-overload]
+    waiting = asyncio.ensure_future(asyncio.sleep(9 if how == "impatient" else 0))
+    if how == "cancelled":
+        waiting.cancel()
+    await asyncio.wait_for(waiting, 0.05)
+    if how == "parts":
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(_lost(answer))
+            parts.create_task(_lost(answer))
     found: JsonValue = json.loads("<html>")
     return found
 
