@@ -18,7 +18,7 @@ from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, fr
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest
-from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
+from perdure.sdk.outcomes import READ_METHODS, ToolRefused, ToolUnavailable
 from perdure.sdk.tools import Tool
 
 _log = structlog.get_logger(__name__)
@@ -79,9 +79,10 @@ class FailureReport:
     def _known_end(self, error: BaseException, sent: SentRequest) -> KnownEnd:
         if isinstance(error, ServerLost):
             return error.known
-        if isinstance(error, AnswerWithheld):
+        if isinstance(error, AnswerWithheld) and error.method.upper() not in READ_METHODS:
             return KnownEnd.ANSWER_NOT_READ
-        if isinstance(error, httpx.HTTPStatusError):
+        # An answer to a request that only reads says nothing about the effect.
+        if isinstance(error, httpx.HTTPStatusError) and error.request.method not in READ_METHODS:
             return KnownEnd.ANSWERED_ERROR
         if isinstance(error, httpx.TransportError) and sent.method and sent.status is None:
             return KnownEnd.NO_ANSWER

@@ -137,7 +137,7 @@ def show_effect(effect: Effect, *, full: bool = True) -> None:
             ("turn", effect.turn_id),
             ("started", format_time(effect.created_at)),
             ("attempts", effect.attempts or ""),
-            ("first sent", format_time(effect.first_sent_at)),
+            ("may have happened since", format_time(effect.first_sent_at)),
             ("can be sent until", _deadline_text(effect)),
             ("known", effect.known.message if effect.known else ""),
             ("raised", effect.failure or ""),

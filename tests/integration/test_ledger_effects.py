@@ -242,9 +242,13 @@ async def _broken(context: ToolContext, **given: Any) -> None:
     await context.send("POST", "http://desk.test/post", json={"call": context.turn_id, "mode": "break"})
 
 
-async def _rejected(context: ToolContext, **given: Any) -> None:
-    answer = httpx.Response(500, request=httpx.Request("POST", "http://desk.test"))
+async def _rejected(context: ToolContext, method: str = "POST", **given: Any) -> None:
+    answer = httpx.Response(500, request=httpx.Request(method, "http://desk.test"))
     raise httpx.HTTPStatusError("desk.test answered 500: out of paper", request=answer.request, response=answer)
+
+
+async def _looked(context: ToolContext, **given: Any) -> None:
+    await _rejected(context, "GET")
 
 
 async def test_a_call_out_of_time_names_the_line_that_waited(harness: Harness) -> None:
@@ -293,6 +297,7 @@ async def _mean(context: ToolContext, **given: Any) -> None:
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
         (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_rejected, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
+        (_looked, "raised_before_send", "HTTPStatusError: desk.test answered 500: out of paper at "),
         (None, "worker_lost", ""),
     ],
 )
