@@ -403,10 +403,14 @@ def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, contex
         known_end = claimed.report.known(error, context.sent)
         return ToolAttempt(ActionEnd.AMBIGUOUS, message, known=known_end)
     if isinstance(error, ToolRefused):
-        crash = error.crash if isinstance(error, ArgumentsRefused) else None
-        failure = claimed.report.log("tool_check_raised", crash) if crash is not None else ""
-        return ToolAttempt(ActionEnd.REFUSED, message, failure=failure)
+        return ToolAttempt(ActionEnd.REFUSED, message, failure=_check_failure(claimed, error))
     return ToolAttempt(ActionEnd.NOT_SENT, message, retry_after_seconds=error.retry_after_seconds)
+
+
+def _check_failure(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable) -> str:
+    """Returns the line about a validator that crashed; empty for any other refusal."""
+    crash = error.crash if isinstance(error, ArgumentsRefused) else None
+    return claimed.report.log("tool_check_raised", crash) if crash is not None else ""
 
 
 def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext, *, timed_out: bool = False) -> ToolAttempt:
@@ -469,7 +473,7 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
         async with limit:
             return await claimed.tool.run(claimed.args, context)
     except (ToolRefused, ToolUnavailable) as error:
-        raise LocalToolFailed(claimed.report.own_message(error)) from None
+        raise LocalToolFailed(claimed.report.own_message(error), _check_failure(claimed, error)) from None
     except (AnswerWithheld, EgressRefused) as error:
         raise LocalToolFailed(str(error)) from None
     except PerdureError:

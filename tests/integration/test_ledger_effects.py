@@ -8,18 +8,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import AsyncMock
 
 import asyncpg
 import httpx
 import psutil
 import pytest
+from pydantic import AfterValidator
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities import tools
+from perdure.activities.dependencies import Deps
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
@@ -29,6 +31,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import TOOL_ERRORS
 from perdure.egress import Transport
+from perdure.sdk.parameters import Parameters
 from perdure.sdk.tools import ToolContext
 from perdure.store.calls import effects, tool_calls
 from perdure.store.database import Connection, Database
@@ -285,6 +288,30 @@ async def _mean(context: ToolContext, **given: Any) -> None:
     raise _Mean
 
 
+def with_tool(harness: Harness, name: str, **given: Any) -> Deps:
+    """The worker's clients, with this tool of the desk changed."""
+    tool = next(tool for agent, tool in app_agents()[1] if (agent, tool.card.name) == ("desk", name))
+    own = [("desk", replace(tool, folder=Path(__file__).parent, **given))]
+    return replace(harness.deps, toolbox=Toolbox(own, lambda name: None, harness.deps.toolbox.http))
+
+
+def _lookup(text: str) -> str:
+    return {"known": text}[text]
+
+
+async def _checked(context: ToolContext, text: Annotated[str, AfterValidator(_lookup)] = "x") -> None: ...
+
+
+@pytest.mark.parametrize("tool", ["jot", "shout"])
+async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: str) -> None:
+    address = await harness.plan((tool, {"text": "missing"}))
+    running = ToolActivities(with_tool(harness, tool, parameters=Parameters.of(_checked)))
+    ended = await harness.activity(running.run, await harness.tool_call(address, "t1.0"))
+    assert ended.state is S.FAILED
+    (error,) = await harness.event_data(address.turn_id, "tool.error")
+    assert re.fullmatch(r"KeyError: 'missing' at test_ledger_effects\.py:\d+", error["failure"])
+
+
 @pytest.mark.parametrize(
     ("function", "known", "failure"),
     [
@@ -305,9 +332,7 @@ async def _mean(context: ToolContext, **given: Any) -> None:
 async def test_what_is_known_of_an_opaque_call_is_recorded(
     harness: Harness, function: Any, known: str, failure: str, shows: bool
 ) -> None:
-    tool = next(tool for agent, tool in app_agents()[1] if (agent, tool.card.name) == ("desk", "shout"))
-    own = [("desk", replace(tool, function=function or tool.function, folder=Path(__file__).parent))]
-    deps = replace(harness.deps, toolbox=Toolbox(own, lambda name: None, harness.deps.toolbox.http))
+    deps = with_tool(harness, "shout", **({"function": function} if function else {}))
     running = ToolActivities(replace(deps, shows_failure_messages=shows))
     address = await harness.plan(("shout", {"mode": "wait"}))
     if function is None:
