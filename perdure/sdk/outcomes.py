@@ -240,9 +240,11 @@ class ToolResult:
 
 
 def result_of(returned: object) -> ToolResult:
-    """Converts the return value of a tool function to a result that can be stored.
+    """Converts the return value of a tool function to a result that can be stored. A value without a JSON form is
+    stored as its text if its class defines one, such as an exception's.
 
-    Never raises, because the effect has already happened.
+    Raises: TypeError for any other value, such as a coroutine or a response. Only the value shows how the call ended,
+    so without it the call must not count as done.
     """
     if not isinstance(returned, ToolResult):
         return ToolResult(_json_of(returned))
@@ -264,8 +266,19 @@ def _fields_of(value: object) -> dict[str, JsonValue]:
 def _json_of(value: object) -> JsonValue:
     try:
         return _storable(value)
-    except Exception as error:  # a value that contains itself, or a __str__ that raises
-        return f"the tool returned a value that cannot be written as JSON ({type(error).__name__})"
+    except Exception as error:  # a value that contains itself, or a `__str__` that raises
+        reason = f"{error}" if isinstance(error, _NoText) else type(error).__name__
+        raise TypeError(f"the tool returned a value that cannot be written as JSON ({reason})") from error
+
+
+class _NoText(Exception):
+    """The class of a value, which defines no text."""
+
+
+def _text_of(value: object) -> str:
+    if type(value).__str__ is object.__str__:
+        raise _NoText(type(value).__qualname__)
+    return str(value)
 
 
 def _storable(value: object) -> JsonValue:
@@ -282,4 +295,4 @@ def _storable(value: object) -> JsonValue:
         return [_storable(item) for item in value]
     if isinstance(value, Mapping):
         return {clean(str(key)): _storable(item) for key, item in value.items()}
-    return _storable(to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=str))
+    return _storable(to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=_text_of))

@@ -211,6 +211,7 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(h
         ("missing", 1, r"KeyError: 'missing' at tools/desk\.py:\d+"),
         ("cancelled", 1, r"CancelledError at tools/desk\.py:\d+"),
         ("parts", 1, r"KeyError: 'lost' at tools/desk\.py:\d+ \(first of 2 errors\)"),
+        ("odd", 1, r"TypeError: .+ at .+"),
         ("impatient", TOOL_ERRORS, r"TimeoutError at tools/desk\.py:\d+"),
         ("answer", TOOL_ERRORS, r"JSONDecodeError: .+ at tools/desk\.py:\d+"),
     ],
@@ -239,6 +240,11 @@ async def _before(context: ToolContext, **given: Any) -> None:
 async def _after(context: ToolContext, **given: Any) -> None:
     await context.send("POST", "http://desk.test/post", json={"call": context.turn_id})
     raise ValueError("a value")
+
+
+async def _odd(context: ToolContext, **given: Any) -> Any:
+    await context.send("POST", "http://desk.test/post", json={"call": context.turn_id})
+    return object()
 
 
 async def _broken(context: ToolContext, **given: Any) -> None:
@@ -322,6 +328,7 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
         (_twice, "raised_after_send", ""),
         (_mean, "raised_before_send", "_Mean at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
+        (_odd, "raised_after_send", "TypeError: "),
         (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_rejected, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
         (_looked, "raised_before_send", "HTTPStatusError: desk.test answered 500: out of paper at "),

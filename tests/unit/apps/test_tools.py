@@ -396,13 +396,16 @@ _CYCLE.append(_CYCLE)
     ("a\x00b", "a\ufffdb"),
     ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}),
     (b"\xff", "_w=="),
+    ({"error": KeyError("a")}, {"error": "'a'"}),
 ])  # fmt: skip
 def test_a_result_becomes_json_that_postgres_can_store(returned: object, stored: JsonValue) -> None:
     assert result_of(returned) == ToolResult(stored)
     made = result_of(ToolResult("ok", state={"count": 1, "text": returned}, working={"gone": None}))  # type: ignore[dict-item]
     assert made == ToolResult("ok", state={"count": 1, "text": stored}, working={"gone": None})
-    for no_json in (_Hostile(), _CYCLE):  # a result that is not JSON still counts as done
-        assert isinstance(result_of(no_json).output, str)
+    for no_json in (_Hostile(), _CYCLE, object(), {"a": [print]}):  # the call must not count as done
+        for result in (no_json, ToolResult(None, working={"a": no_json})):  # type: ignore[dict-item]
+            with pytest.raises(TypeError):
+                result_of(result)
 
 
 @given(

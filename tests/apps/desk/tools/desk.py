@@ -36,6 +36,8 @@ async def stumble(context: ToolContext, how: str = "mistake") -> JsonValue:
     if how == "cancelled":
         waiting.cancel()
     await asyncio.wait_for(waiting, 0.05)
+    if how == "odd":
+        return object()  # type: ignore[return-value]
     if how == "parts":
         async with asyncio.TaskGroup() as parts:
             parts.create_task(_lost(answer))
