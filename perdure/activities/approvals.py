@@ -8,8 +8,8 @@ from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard
-from perdure.activities.tool_failures import FailureReport
+from perdure.activities.guard import activity_guard, is_cancelled
+from perdure.activities.tool_failures import FailureReport, is_time_limit
 from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.values import canonical_json
@@ -128,15 +128,19 @@ class PreviewActivities:
             secrets=secrets,
             reads_only=True,
         )
+        limit = asyncio.timeout(self._seconds)
         try:
-            preview = await asyncio.wait_for(tool.preview.make(approval.args, context), self._seconds)
+            async with limit:
+                preview = await tool.preview.make(approval.args, context)
         except (ToolRefused, ToolUnavailable) as error:
             return {"fault": tool.report.own_message(error)}
         except (AnswerWithheld, EgressRefused) as error:
             return {"fault": str(error)}
-        except TimeoutError:
-            return {"fault": f"no response within {self._seconds:g} s"}
-        except Exception as error:  # an author's code can raise anything, and its text may quote anything
+        except (Exception, asyncio.CancelledError) as error:  # an author's code can raise anything
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            if is_time_limit(error, limit):
+                return {"fault": f"no response within {self._seconds:g} s"}
             tool.report.log("preview_failed", error)
             return {"fault": f"the preview failed: {tool.report.without_message(error)}"}
         return _bounded(preview)

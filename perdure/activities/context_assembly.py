@@ -13,9 +13,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard, cancelled_by_stop
+from perdure.activities.guard import activity_guard, cancelled_by_stop, is_cancelled
 from perdure.activities.tool_execution import need_current_tool
-from perdure.activities.tool_failures import FailureReport
+from perdure.activities.tool_failures import FailureReport, is_time_limit
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem
@@ -30,6 +30,7 @@ from perdure.core.calls.context_assembly import (
     should_retry,
     wait_seconds,
 )
+from perdure.core.calls.failures import unwrapped
 from perdure.core.calls.ledger import STOPPED, STOPPED_OR_ENDED
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
@@ -150,16 +151,17 @@ class AssemblyActivities:
         inputs: dict[str, JsonValue] = {USER_MESSAGES_ARGUMENT: [*started.user_messages]} if config.hears else {}
         explicit = {**inputs, **declared.arguments}
         arguments = merge_arguments(config.defaults, config.inject_inputs, merge_outputs(started.outputs), explicit)
+        limit = asyncio.timeout(config.timeout)
         try:
-            result = await asyncio.wait_for(declared.tool.run(arguments, context), config.timeout)
-        except asyncio.CancelledError:
-            if cancelled_by_stop():
+            async with limit:
+                result = await declared.tool.run(arguments, context)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelled_by_stop():
                 raise AttemptFailed(AttemptFault.REFUSED, "the turn was stopped") from None
-            raise
-        except Exception as error:
-            where = (context.card, context.turn_id, context.call_id)
-            report = FailureReport.of(self._deps, declared.tool, *where)
-            failed = _classify(error, config.timeout, report)
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            report = FailureReport.of(self._deps, declared.tool, context.card, context.turn_id, context.call_id)
+            failed = _classify(error, config.timeout if is_time_limit(error, limit) else None, report)
             if failed.fault in (AttemptFault.UNCLASSIFIED, AttemptFault.TIMEOUT):
                 report.log("tool_call_failed", error)
             raise failed from None
@@ -207,9 +209,9 @@ class AssemblyActivities:
         )
 
 
-def _classify(error: Exception, timeout_seconds: float, report: FailureReport) -> AttemptFailed:
+def _classify(error: BaseException, limit_seconds: float | None, report: FailureReport) -> AttemptFailed:
     """Classifies an error. Only messages of the tools themselves are passed on; for other errors, the message names
-    just the kind."""
+    just the kind. `limit_seconds` is the time limit of the attempt if it passed."""
     if isinstance(error, ToolUnavailable):
         fault = AttemptFault.CONNECT if error.status is None else AttemptFault.STATUS
         return AttemptFailed(fault, report.own_message(error), error.status or 0)
@@ -224,9 +226,10 @@ def _classify(error: Exception, timeout_seconds: float, report: FailureReport) -
     if isinstance(error, AnswerWithheld | EgressRefused):
         return AttemptFailed(AttemptFault.REFUSED, str(error))
     if isinstance(error, TimeoutError):
-        return AttemptFailed(AttemptFault.TIMEOUT, f"no output within {timeout_seconds:g} s")
+        own = "a time limit of the tool's own passed"
+        return AttemptFailed(AttemptFault.TIMEOUT, f"no output within {limit_seconds:g} s" if limit_seconds else own)
     if isinstance(error, httpx.ReadTimeout):
         return AttemptFailed(AttemptFault.READ_TIMEOUT, "the target did not respond in time")
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return AttemptFailed(AttemptFault.CONNECT, "the target is unreachable")
-    return AttemptFailed(AttemptFault.UNCLASSIFIED, f"the tool failed ({type(error).__name__})")
+    return AttemptFailed(AttemptFault.UNCLASSIFIED, f"the tool failed ({type(unwrapped(error)).__name__})")

@@ -10,7 +10,7 @@ from temporalio import activity
 
 from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.guard import cancelled_by_stop, is_cancelled
-from perdure.activities.tool_failures import FailureReport
+from perdure.activities.tool_failures import FailureReport, is_time_limit
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
 from perdure.contracts.agents import PublishedAgent, ToolCard
@@ -38,7 +38,7 @@ from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Clai
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.json_reading import ArgumentsRefused
-from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, is_deadline, meaning_of_withheld, result_of
+from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from perdure.store.approvals.reissue import cancel_outdated, reopen_outdated
 from perdure.store.calls import tool_calls
@@ -383,13 +383,8 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
             raise
         return _raised(claimed, replaced(error), context)
     except Exception as error:  # an author's code can raise anything
-        return _raised(claimed, error, context, timed_out=_is_limit(error, limit))
+        return _raised(claimed, error, context, timed_out=is_time_limit(error, limit))
     return ToolAttempt(ActionEnd.RETURNED, result=result)
-
-
-def _is_limit(error: Exception, limit: asyncio.Timeout) -> bool:
-    """Returns whether the time limit of the call ended it, not one of the tool's own."""
-    return isinstance(error, TimeoutError) and (limit.expired() or is_deadline(error))
 
 
 def _limit_message(claimed: ClaimedCall) -> str:
@@ -482,7 +477,7 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
         # The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
         if raised_by_asyncpg(error) and store_fault(error) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
             raise
-        raise _local_failure(claimed, error, timed_out=_is_limit(error, limit)) from None
+        raise _local_failure(claimed, error, timed_out=is_time_limit(error, limit)) from None
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise

@@ -1,6 +1,7 @@
 """Reports a tool that raised: the author's frames for the worker's log, a line for people, and what is known of an
 effect with an unknown outcome."""
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,16 @@ from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, fr
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest
-from perdure.sdk.outcomes import READ_METHODS, ToolRefused, ToolUnavailable
+from perdure.sdk.outcomes import READ_METHODS, ToolRefused, ToolUnavailable, is_deadline
 from perdure.sdk.tools import Tool
 
 _log = structlog.get_logger(__name__)
+
+
+def is_time_limit(error: BaseException, limit: asyncio.Timeout) -> bool:
+    """Returns whether the engine's time limit ended a call, not one of the tool's own. `context.send` may notice it
+    first."""
+    return isinstance(error, TimeoutError) and (limit.expired() or is_deadline(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class FailureReport:
             return error.known
         if isinstance(error, AnswerWithheld) and error.method.upper() not in READ_METHODS:
             return KnownEnd.ANSWER_NOT_READ
-        # An answer to a request that only reads says nothing about the effect.
+        # The answer to a request that only reads does not show whether the effect happened.
         if isinstance(error, httpx.HTTPStatusError) and error.request.method not in READ_METHODS:
             return KnownEnd.ANSWERED_ERROR
         if isinstance(error, httpx.TransportError) and sent.method and sent.status is None:

@@ -12,7 +12,8 @@ An invalid tool raises `ToolDefinitionError` when its module is imported, never 
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -114,10 +115,22 @@ class ToolPreview:
         arguments = await _bind(self.parameters, own, name, MAX_CHECK_SECONDS, checks=checks)
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = context
-        preview = await self.function(**arguments)
+        with _loop_kept():
+            preview = await self.function(**arguments)
         if not isinstance(preview, Preview):
             raise TypeError("a preview must return a Preview")
         return Preview(result_of(preview.before).output, result_of(preview.after).output)
+
+
+@contextmanager
+def _loop_kept() -> Iterator[None]:
+    """Raises a RuntimeError in place of what would end the worker's loop, but not its process, such as SystemExit."""
+    try:
+        yield
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise replaced(error) from error
 
 
 async def _bind(
@@ -172,12 +185,8 @@ class Tool:
             raise ToolUnavailable("the call ended before the tool was called") from None
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = self._own_context(context)
-        try:
+        with _loop_kept():
             return result_of(await self._call(arguments))
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # such as SystemExit, which would end the worker's loop, but not its process
-            raise replaced(error) from error
 
     async def bind(self, args: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Returns the function's arguments, checked and converted by its types. An author's validators run in a thread,

@@ -73,8 +73,8 @@ def store_fault(error: BaseException) -> StoreFault | None:
 
 
 def _is_outage(error: OSError) -> bool:
-    """What asyncpg raises is always one: a connection that fails at several addresses ends in an OSError without a
-    number, and one to a missing socket file in FileNotFoundError."""
+    """Returns whether an OSError is an outage. Each one of asyncpg is: a connection that fails at several addresses
+    ends in an OSError without a number, and one to a missing socket file in FileNotFoundError."""
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
         return True
     return error.errno in _UNAVAILABLE_NUMBERS or raised_by_asyncpg(error)

@@ -326,8 +326,9 @@ async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, 
         await context.send("POST", "http://desk.test/pay", json={"call": "x"})
     if mode == "wait":
         await context.send("GET", "http://desk.test/look", json={"call": "preview", "mode": "hang"})
-    if mode == "break":
-        raise ValueError("a secret of the target")
+    errors = {"break": ValueError, "exit": SystemExit, "cancel": asyncio.CancelledError, "own limit": TimeoutError}
+    if mode in errors:
+        raise errors[mode]("a secret of the target")
     after = "x" * MAX_PREVIEW_CHARACTERS if mode == "long" else f"{100 - amount} left"
     return Preview({"account": "100 left"}, {"account": after})
 
@@ -388,7 +389,11 @@ async def test_after_an_edit_the_record_describes_the_call_that_ran(previews: Pr
 
 
 @pytest.mark.parametrize(
-    ("mode", "names"), [("send", ""), ("wait", "0.2"), ("break", "ValueError"), ("long", ""), ("older tool", "")]
+    ("mode", "names"),
+    [
+        *(("send", ""), ("wait", "0.2"), ("break", "ValueError"), ("long", ""), ("older tool", "")),
+        *(("exit", "SystemExit"), ("cancel", "CancelledError"), ("own limit", "TimeoutError")),
+    ],
 )
 async def test_a_preview_that_fails_is_reported_and_has_no_effect(previews: Previews, mode: str, names: str) -> None:
     paid = previews.harness.world.count("/pay")
