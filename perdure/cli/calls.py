@@ -73,8 +73,9 @@ def list_effects(
         say()
         say(f"{effect.tool} {effect.key}, exact arguments:")
         say(pretty_json(effect.args))
-        for line in filter(None, (effect.known and effect.known.message, effect.failure)):
-            say(f"Known: {one_line(line, None)}")
+        for line in (effect.known.message if effect.known else "", effect.failure or ""):
+            if line:
+                say(f"Known: {one_line(line, None)}")
         if effect.state == UNKNOWN:
             say(f'To settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
     say_next_page(page)
