@@ -77,6 +77,9 @@ class ApprovalStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
     OUTCOME_UNKNOWN = "outcome_unknown"
+    OUTDATED = "outdated"
+    """Computed and never stored: the tool or the policy has changed since the request or its approval, so that its call
+    would not run."""
 
 
 class OpenRequest(Tolerant):

@@ -90,7 +90,7 @@ async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(paused: 
 async def test_lists_and_ageing_stay_fast_with_ten_thousand_pending_requests(paused: Harness) -> None:
     reviewer = paused.people["reviewer"].user_id
     lists = {"pending": Filters(status="pending"), "mine": Filters(decidable_by=reviewer)}
-    lists["expiring"] = Filters(expiring_within_seconds=60)
+    lists |= {"expiring": Filters(expiring_within_seconds=60), "outdated": Filters("outdated")}
     spent = {
         name: await best_of(paused.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for name, filters in lists.items()

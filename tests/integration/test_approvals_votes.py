@@ -395,7 +395,11 @@ async def reviewer_choices(policies: Policies, request: RequestRef) -> tuple[Any
     """The API's answer to bob: why it is outdated and his possible decisions; alike alone and in the list."""
     one = await approval_view(policies, request, policies.who("bob"))
     async with policies.harness.db.transaction("local") as tx:
-        many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, policies.who("bob"))
+        many, outdated = [
+            (await views.list_approvals(tx, Filters(status, agent="plain"), 200, None, policies.who("bob")))[0]
+            for status in (None, "outdated")
+        ]
+    assert [each["id"] for each in many if each["outdated"]] == [each["id"] for each in outdated]
     same = next(each for each in many if each["id"] == request.request_id)
     assert [same[name] for name in ("outdated", "allowed_decisions")] == [one["outdated"], one["allowed_decisions"]]
     return one["outdated"], one["allowed_decisions"]
@@ -418,6 +422,8 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
     address, request = await policies.request_approval("plain")
     ran_before, done = await policies.request_approval("plain")
     await policies.harness.decide(done.request_id, by="bob")
+    _, late = await policies.request_approval("plain")
+    await policies.harness.write("UPDATE approvals SET expires_at = now() WHERE id = $1", late.request_id)
     assert await reviewer_choices(policies, request) == (None, ["approve", "edit", "reject", "respond"])
     async with changed(policies, what):
         assert (await reviewer_choices(policies, done))[0], "it has not run"

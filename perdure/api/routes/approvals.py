@@ -61,7 +61,13 @@ BULK_ROUTE = "decisions"
 async def list_approvals(
     services: ServicesDep,
     caller: Caller,
-    status: Annotated[ApprovalStatus | None, Query(description="Only approvals with this status")] = None,
+    status: Annotated[
+        ApprovalStatus | None,
+        Query(
+            description="Only approvals with this status. `outdated`: pending or approved, but the tool or the policy "
+            "has changed; `pending` lists outdated requests too"
+        ),
+    ] = None,
     agent: Annotated[str | None, Query(max_length=64, description="Only approvals of this agent")] = None,
     tool: Annotated[str | None, Query(max_length=64, description="Only calls of this tool")] = None,
     turn: Annotated[str | None, Query(description="Only approvals of this turn")] = None,

@@ -24,11 +24,13 @@ class InboxFilters:
     tool: str = ""
     role: str = ""
     expiring: bool = False
+    outdated: bool = False
 
     def query(self, *, mine: bool, cursor: str | None = None) -> str:
         """Returns the filters as a query string, with this `mine`."""
         selected = {kind: getattr(self, kind) for kind in FILTER_NAMES}
-        parameters = {**({} if mine else {"all": "1"}), **selected, **({"expiring": "1"} if self.expiring else {})}
+        marked = {name: "1" for name in ("expiring", "outdated") if getattr(self, name)}
+        parameters = {**({} if mine else {"all": "1"}), **selected, **marked}
         return urlencode({name: value for name, value in {**parameters, "cursor": cursor or ""}.items() if value})
 
     def path(self, *, mine: bool, cursor: str | None = None) -> str:
@@ -45,13 +47,18 @@ class InboxFilters:
     @property
     def is_narrowed(self) -> bool:
         """True if a filter besides `mine` is set."""
-        return self.expiring or any(getattr(self, kind) for kind in FILTER_NAMES)
+        return self.expiring or self.outdated or any(getattr(self, kind) for kind in FILTER_NAMES)
 
     @property
     def api_parameters(self) -> Mapping[str, Any]:
         """The filters as parameters of the API."""
         selected = {kind: getattr(self, kind) or None for kind in FILTER_NAMES}
-        return {**selected, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
+        return {
+            **selected,
+            "status": "outdated" if self.outdated else "pending",
+            "mine": self.mine or None,
+            "expiring_seconds": DAY_SECONDS if self.expiring else None,
+        }
 
 
 def filters_of_visit(visit: BrowserRequest, form: Form | None = None) -> InboxFilters:
@@ -59,4 +66,6 @@ def filters_of_visit(visit: BrowserRequest, form: Form | None = None) -> InboxFi
     text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
     parameters = dict(parse_qsl(text)) if len(text) <= _MAX_QUERY_CHARACTERS else {}
     risk, agent, tool, role = (parameters.get(kind, "")[:_MAX_NAME_CHARACTERS] for kind in FILTER_NAMES)
-    return InboxFilters("all" not in parameters, risk, agent, tool, role, "expiring" in parameters)
+    return InboxFilters(
+        "all" not in parameters, risk, agent, tool, role, "expiring" in parameters, "outdated" in parameters
+    )

@@ -51,9 +51,10 @@ def requested_filters(
     tool: _FilterValue = "",
     role: _FilterValue = "",
     expiring: bool = False,
+    outdated: bool = False,
 ) -> InboxFilters:
     """Returns the filters from the address."""
-    return InboxFilters(not all, risk, agent, tool, role, expiring)
+    return InboxFilters(not all, risk, agent, tool, role, expiring, outdated)
 
 
 @inbox_router.get("/")
@@ -73,7 +74,6 @@ async def inbox(
     api, me = visit.api, visit.me or await visit.api.auth.me()
     approvals, counts, unsettled, promotion_count = await asyncio.gather(
         api.approvals.list(
-            status="pending",
             brief=True,
             limit=PAGE_LIMIT,
             cursor=cursor,

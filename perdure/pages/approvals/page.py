@@ -144,7 +144,7 @@ async def _neighboring_approvals(
 
     If it is no longer in that list, the following one is the first of the list.
     """
-    listing = visit.api.approvals.list(status="pending", brief=True, limit=_MAX_SEARCHED, **filters.api_parameters)
+    listing = visit.api.approvals.list(brief=True, limit=_MAX_SEARCHED, **filters.api_parameters)
     approvals = (await listing).items
     index = next((position for position, listed in enumerate(approvals) if listed.id == approval.id), None)
     if index is None:

@@ -51,8 +51,9 @@ UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call
 _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
 _OPEN = """
 SELECT id, status, kind, tool, agent_id, tool_version, policy_digest FROM approvals
-WHERE status IN ('pending', 'approved', 'edited')
+WHERE status = 'pending' OR status = 'edited' OR status = 'approved' AND kind = 'approval'
 """
+"""The conditions of two indexes: all approved checkpoints and answers, which stay approved, are not read."""
 
 
 async def outdated_tools(tx: Connection) -> dict[str, str]:

@@ -18,6 +18,7 @@ from perdure.core.calls.description import arguments_on_one_line, describe_call
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.agents import card_of_version, published_agent
+from perdure.store.approvals.reissue import outdated_tools
 from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import approval_record, find_outdated, with_delegations
 from perdure.store.database import Connection
@@ -31,8 +32,8 @@ has not been stored yet."""
 # few pending requests among all decided ones.
 OPEN = f"(a.status = 'pending' AND NOT ({_OVERDUE}))"
 _EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
-_OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED}
-"""Statuses that are stored in the row and do not depend on the time."""
+_OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.OUTDATED}
+"""Statuses that are stored in the row and depend neither on the time nor on the published agent."""
 _APPROVAL_COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
   'admin' = ANY(r.roles) AS requester_is_admin,
@@ -74,8 +75,6 @@ HAS_VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
 DECISIONS = ("approve", "edit", "reject", "respond")
-OUTDATED = "outdated"
-"""The status of a request, decided or not, whose call would not run because its tool or policy has changed."""
 _LONG_FIELDS = ("args", "schema", "revision", "result", "decision")
 """The fields of a card that can be long."""
 KINDS = ("agent", "tool", "risk", "role")
@@ -125,7 +124,8 @@ async def list_approvals(
 ) -> tuple[list[dict[str, object]], str | None]:
     """Returns a page of approvals, newest first, and the cursor of the next page. Each contains the decisions that
     `viewer` is allowed to make. `brief` omits all fields that can be long."""
-    rows = await tx.fetch(*_page(filters, limit, cursor))
+    outdated = [*await outdated_tools(tx)] if filters.status == ApprovalStatus.OUTDATED else None
+    rows = await tx.fetch(*_page(filters, limit, cursor, outdated))
     last = rows[limit - 1] if len(rows) > limit else None
     current_viewer = await with_delegations(tx, viewer) if viewer is not None and rows else None
     changed = await _find_changed(tx, rows[:limit])
@@ -135,13 +135,18 @@ async def list_approvals(
     return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
 
 
-def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
-    """Returns the SQL of one page plus one row, and its parameters."""
+def _page(
+    filters: Filters, limit: int, cursor: str | None, outdated: Sequence[str] | None
+) -> tuple[str, *tuple[object, ...]]:
+    """Returns the SQL of one page plus one row, and its parameters. `outdated` has the ids of the outdated requests if
+    only these are listed."""
     where = WhereBuilder()
     if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
         where.add_condition(OPEN)
     if filters.status == "expired":
         where.add_condition(_EXPIRED)
+    elif outdated is not None:
+        where.add_condition(f"a.id = ANY({{0}}::uuid[]) AND NOT (a.status = 'pending' AND {_OVERDUE})", outdated)
     elif filters.status != "pending":
         where.add_state("a.status", filters.status, _OVER)
     where.add_condition("a.agent_id = {0}", filters.agent)
@@ -206,7 +211,7 @@ def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping
     why = changed.get(str(row["id"]))
     barred = decisions_that_run(row["kind"], row["tool"]) if why is not None else ()
     shown = card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
-    return shown if why is None else shown | {"status": OUTDATED}
+    return shown if why is None else shown | {"status": ApprovalStatus.OUTDATED.value}
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:

@@ -106,6 +106,10 @@ async def test_who_has_no_decisions_sees_the_list(api: SpokenApi, browse: Browse
     api.answers["/v1/auth/me"] = ok({"name": "ann", "roles": ["requester"], "form_token": "f-1"})
     pages += [(await browse(path)).text for path in ("/review", "/review?all=1")]
     assert [page.count('href="/review?all=1"') for page in pages] == [2, 2, 1], "a tab, and a link if there are any"
+    api.asked.clear()
+    await browse("/review?outdated=1")
+    lists = [each.query_params for each in api.asked if each.url.path == "/v1/approvals"]
+    assert [(each.get("status"), each.get("mine")) for each in lists] == [("outdated", "true")]
 
 
 KEY = "k-1"
