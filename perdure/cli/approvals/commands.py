@@ -8,7 +8,7 @@ import typer
 
 from perdure.cli.approvals import card, decide
 from perdure.cli.approvals.card import claim_text, show_card, status_text, votes_text
-from perdure.cli.approvals.decide import ApprovalId, load_and_show
+from perdure.cli.approvals.decide import ApprovalId, error_item, load_and_show, print_results
 from perdure.cli.approvals.watch import screen_for, watch_approvals
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
@@ -30,14 +30,15 @@ from perdure.cli.terminal import (
     table,
     time_left,
 )
-from perdure.client import Client
+from perdure.client import ApiError, Client
 from perdure.contracts.activities import ApprovalStatus
 from perdure.core.text import truncate
-from perdure.schemas.approvals import Ageing, Approval, Fallback, subject
+from perdure.schemas.approvals import Ageing, Approval, Fallback, ItemAnswer, subject
 
 _WITHDRAWABLE_STATUSES = frozenset({"pending", "outdated", "approved", "edited"})
 Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the record.")]
 _ARGUMENT_CHARACTERS = 120
+_PAGE_ITEMS = 200
 _COLUMNS = (
     "approval", "status", "tool", "risk", "agent", "requested by", "assignee", "votes", "expires in", "arguments",
 )  # fmt: skip
@@ -122,9 +123,55 @@ def withdraw(
     )
 
 
-def reissue(approval_id: ApprovalId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """Make an outdated request again, with the same arguments. It then counts for the tool's new version, whose changes
-    are shown. Votes are void, and reviewers decide again."""
+def reissue(
+    approval_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="APPROVAL", show_default=False, help="The approvals' ids.")
+    ] = None,
+    all_outdated: Annotated[
+        bool, typer.Option("--all-outdated", help="Each outdated approval that you can see.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Make outdated requests again, with the same arguments. They then count for the tool's new version. Votes are
+    void, and reviewers decide again. Of one request, the changes are shown; of several, the result of each."""
+    if bool(approval_ids) == all_outdated:
+        raise fail("Name the approvals, or set --all-outdated", USAGE)
+    if approval_ids and len(approval_ids) == 1:
+        _reissue_one(approval_ids[0], yes, as_json, as_name)
+        return
+    with connect(Role.REVIEWER, as_name) as client:
+        ids = [*dict.fromkeys(approval_ids)] if approval_ids else _outdated_ids(client)
+        if ids:
+            confirm(f"Reissue {len(ids)} requests?", yes=yes, as_json=as_json)
+        elif not as_json:
+            say("No outdated requests.")
+        print_results([_reissue_each(client, approval_id) for approval_id in ids], as_json)
+
+
+def _outdated_ids(client: Client) -> list[str]:
+    """Returns the ids of all outdated approvals, newest first. Those that were reissued would leave the list between
+    its pages, so it is read to its end before."""
+    ids: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = client.approvals.list(status=ApprovalStatus.OUTDATED.value, brief=True, limit=_PAGE_ITEMS, cursor=cursor)
+        ids += [approval.id for approval in page.items]
+        cursor = page.next
+        if cursor is None:
+            return ids
+
+
+def _reissue_each(client: Client, approval_id: str) -> ItemAnswer:
+    try:
+        client.approvals.reissue(approval_id)
+    except ApiError as error:
+        return error_item(approval_id, error.code, error.message, error.status)
+    return ItemAnswer(id=approval_id, status="reissued")
+
+
+def _reissue_one(approval_id: str, yes: bool, as_json: bool, as_name: str | None) -> None:
     with connect(Role.REVIEWER, as_name) as client:
         load_and_show(client, approval_id, as_json, _WITHDRAWABLE_STATUSES)
     confirm("Reissue this request?", yes=yes, as_json=as_json)

@@ -356,7 +356,7 @@ def batch(
         else:
             decided = {}
     final = [decided.get(each.id, each) for each in requests.values()]
-    _print_results([each for each in final if isinstance(each, ItemAnswer)], as_json)
+    print_results([each for each in final if isinstance(each, ItemAnswer)], as_json)
 
 
 def _read_pending(client: Client, approval_id: str) -> Approval | ItemAnswer:
@@ -366,15 +366,15 @@ def _read_pending(client: Client, approval_id: str) -> Approval | ItemAnswer:
     except ApiError as error:
         if error.status not in (404, 422):
             raise
-        return _error_item(approval_id, error.code, error.message, error.status)
+        return error_item(approval_id, error.code, error.message, error.status)
     if approval.is_open:
         return approval
     if approval.status == "expired":
-        return _error_item(approval_id, "approval_expired", closed_reason(approval), 410)
-    return _error_item(approval_id, "already_decided", closed_reason(approval), 409)
+        return error_item(approval_id, "approval_expired", closed_reason(approval), 410)
+    return error_item(approval_id, "already_decided", closed_reason(approval), 409)
 
 
-def _error_item(approval_id: str, code: str, message: str, status: int) -> ItemAnswer:
+def error_item(approval_id: str, code: str, message: str, status: int) -> ItemAnswer:
     """Returns the error item that the API would return."""
     return ItemAnswer(id=approval_id, error={"code": code, "message": message, "details": {}, "status": status})
 
@@ -396,7 +396,7 @@ def _batch_item(approval: Approval, decision: BatchDecision, comment: str, reaso
     return item
 
 
-def _print_results(results: list[ItemAnswer], as_json: bool) -> None:
+def print_results(results: list[ItemAnswer], as_json: bool) -> None:
     """Shows the result of each item. Exits with the code that all failures share, or with 1 if their codes differ."""
     if as_json:
         say_json({"items": [result.model_dump(mode="json") for result in results]})

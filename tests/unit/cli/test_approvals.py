@@ -181,6 +181,17 @@ def test_a_bulk_decision_exits_with_its_failures_code(cli: Perdure, codes: list[
     assert ended.code == exit_code and codes[0] in ended.out and "\x1b" not in ended.out
 
 
+@pytest.mark.parametrize(("words", "lists"), [("a-1 a-2 a-2", 0), ("--all-outdated", 2)])
+def test_several_are_reissued_one_by_one_and_each_has_its_result(cli: Perdure, words: str, lists: int) -> None:
+    pages = [reply({"items": [{**FIRST}], "next": "c"}), reply({"items": [{**SECOND}]})]
+    cli.will(*pages[:lists], refusal(422, "args_invalid"), reply(SECOND, 201))
+    ended = cli(f"approvals reissue {words} --yes")
+    asked = [(each.method, each.path) for each in cli.asked[lists:]]
+    assert asked == [("POST", f"/v1/approvals/{name}/reissue") for name in ("a-1", "a-2")]
+    assert ended.code == 2 and "args_invalid" in ended.out
+    assert ended.out.splitlines()[-1].split() == ["a-2", "reissued"]
+
+
 def test_a_bulk_decision_leaves_out_requests_that_are_not_pending(cli: Perdure) -> None:
     gone = refusal(404, "approval_not_found")
     cli.will(reply({**FIRST, "status": "expired"}), gone, reply({**SECOND, "status": "rejected"}))
