@@ -11,7 +11,7 @@ from temporalio import activity
 from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.guard import cancelled_by_stop, is_cancelled
 from perdure.activities.tool_failures import FailureReport, is_time_limit
-from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
+from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost, ServerToolChanged
 from perdure.activities.toolbox.registry import BlockTool, block_tool
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import RequestKind
@@ -213,12 +213,41 @@ async def _wait_for_version(
     if not refusal.by_version or attempt.number >= MAX_VERSION_ATTEMPTS:
         return
     await need_current_tool(deps, tx, call.agent_id, call.ask.tool, locked.tool_version)
-    if _waited_seconds(locked) < deps.version_wait_seconds:
+    seconds = _version_retry_seconds(deps, locked, attempt)
+    if seconds is not None:
         if attempt.number == 1:
             about = {"tool": call.ask.tool, "turn_id": call.address.turn_id, "call_id": call.ask.call_id}
             _log.warning("tool_version_awaited", **about, seconds=deps.version_wait_seconds)
-        seconds = max(MIN_VERSION_RETRY_SECONDS, deps.version_wait_seconds / VERSION_RETRIES)
         raise _tool_not_here(call.ask.tool, retry_after_seconds=seconds)
+
+
+def _version_retry_seconds(deps: Deps, locked: tool_calls.LockedCall, attempt: Attempt) -> float | None:
+    """Returns the time until the next attempt of a call that waits for its version; None if it has waited enough."""
+    if attempt.number >= MAX_VERSION_ATTEMPTS or _waited_seconds(locked) >= deps.version_wait_seconds:
+        return None
+    return max(MIN_VERSION_RETRY_SECONDS, deps.version_wait_seconds / VERSION_RETRIES)
+
+
+async def reopen_if_changed(deps: Deps, call: ToolCall, claimed: ClaimedCall, reason: str) -> ToolOutcome | None:
+    """Gives back an approved call that was not sent, because its MCP server lists another version of the tool. After it
+    has waited for its version, its reviewers are asked again. Returns None if the call has no such approval, or if the
+    attempt no longer owns it.
+
+    Raises: UpstreamUnavailable `tool_not_here` while it waits.
+    """
+    approval = claimed.locked.approval
+    if approval is None or approval.kind != RequestKind.APPROVAL:
+        return None
+    async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
+        locked = await tool_calls.lock(tx, call)
+        if locked is None or not locked.is_held_by(claimed.epoch):
+            return None
+        await tool_calls.release(tx, call, claimed.epoch, is_failure=False)
+        seconds = _version_retry_seconds(deps, locked, claimed.attempt)
+        if seconds is None:
+            await reopen_outdated(tx, call.address, call.ask, approval.approval_id, reason)
+            return _not_run(call, None)
+    raise UpstreamUnavailable("tool_not_here", reason, retry_after_seconds=seconds)
 
 
 def _waited_seconds(locked: tool_calls.LockedCall) -> float:
@@ -339,6 +368,8 @@ class ToolAttempt:
     timed_out: bool = False
     permanent: bool = False
     """True if another attempt would end in the same way."""
+    is_outdated: bool = False
+    """True if the target has the tool only in another version, so that nothing was sent."""
     stopped: bool = False
     """True if the turn was stopped during the attempt."""
     failure: str = ""
@@ -398,7 +429,8 @@ def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, contex
         known_end = claimed.report.known(error, context.sent)
         return ToolAttempt(ActionEnd.AMBIGUOUS, message, known=known_end)
     if isinstance(error, ToolRefused):
-        return ToolAttempt(ActionEnd.REFUSED, message, failure=_check_failure(claimed, error))
+        failure, is_outdated = _check_failure(claimed, error), isinstance(error, ServerToolChanged)
+        return ToolAttempt(ActionEnd.REFUSED, message, failure=failure, is_outdated=is_outdated)
     return ToolAttempt(ActionEnd.NOT_SENT, message, retry_after_seconds=error.retry_after_seconds)
 
 

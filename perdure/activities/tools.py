@@ -21,6 +21,7 @@ from perdure.activities.tool_execution import (
     attempt_call,
     claim_call,
     error_answer,
+    reopen_if_changed,
     run_local_tool,
     settled_answer,
 )
@@ -106,6 +107,10 @@ class ToolActivities:
             permanent=result.permanent,
             sent_before=may_have_happened(claimed.locked.row),
         )
+        if result.is_outdated and action is SettleAction.FAILED:
+            reopened = await uncancelled(reopen_if_changed(self._deps, call, claimed, result.message))
+            if reopened is not None:
+                return reopened
         # The outcome is recorded even if a stop arrives in the meantime.
         return await uncancelled(self._record(call, claimed, action, result))
 

@@ -22,6 +22,7 @@ from perdure.apps.mcp import difference, lock_path, read_lock
 from perdure.apps.registry import contact_servers, discover_cards
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
+from perdure.contracts.ids import approval_id
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
@@ -247,6 +248,29 @@ async def test_a_call_of_an_untrusted_server_is_opaque_and_waits_for_approval(mc
     assert (mcp_app.app.folder / "deleted").read_text() == "x\n"
     row = await mcp_app.harness.call_row(address)
     assert (row["effect"], row["state"]) == ("opaque", "done")
+
+
+async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(mcp_app: McpApp) -> None:
+    harness, folder = mcp_app.harness, mcp_app.app.folder
+    address = await harness.approved(("liar_remove", {"name": "y"}), agent_id="dupe")
+    session = mcp_app.servers.session(mcp_app.app.name, mcp_app.app.servers["liar"])
+    (folder / "drifted").touch()
+    await session.close()
+    try:
+        waiting = replace(mcp_app, harness=replace(harness, deps=replace(harness.deps, version_wait_seconds=1e12)))
+        with pytest.raises(ApplicationError) as error:
+            await waiting.run(address, "dupe")
+        assert error.value.type == "tool_not_here"
+        assert (await harness.approval_row(address))["status"] == "approved"
+        outcome = await mcp_app.run(address, "dupe", attempt=26)
+    finally:
+        (folder / "drifted").unlink()
+        await session.close()
+    assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
+    assert (await harness.approval_row(address))["status"] == "pending"
+    assert "y" not in (folder / "deleted").read_text().split()
+    await harness.decide(approval_id(address.turn_id, "t1.0"))
+    assert (await mcp_app.run(address, "dupe", attempt=27)).state is CallState.DONE, "the server is as before"
 
 
 async def test_a_dead_server_is_an_error_that_the_model_reads(mcp_app: McpApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,11 @@ class LockedCall:
         row = replace(self.row, key_ttl_seconds=card.key_ttl_seconds, timeout_seconds=card.timeout_seconds)
         return replace(self, row=row)
 
+    def is_held_by(self, epoch: int) -> bool:
+        """Returns whether the attempt of this epoch owns the call, and its turn continues."""
+        held = self.row.held if self.row.state is CallState.RESERVED else None
+        return held is not None and held.epoch == epoch and not (self.turn.ended or self.turn.stopped)
+
 
 _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
@@ -255,11 +260,11 @@ async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
     )
 
 
-async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
-    """Releases a reservation if nothing was sent. It counts as a failed attempt."""
+async def release(tx: Connection, call: ToolCall, epoch: int, *, is_failure: bool = True) -> None:
+    """Releases a reservation if nothing was sent. It counts as a failed attempt, unless `is_failure` is False."""
     await tx.execute(
         "WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE), "
-        "freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + 1 FROM locked "
+        "freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + $4 FROM locked "
         "WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
         "UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, "
         "version = version + 1 FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id "
@@ -267,6 +272,7 @@ async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
         call.address.turn_id,
         call.ask.call_id,
         epoch,
+        int(is_failure),
     )
 
 

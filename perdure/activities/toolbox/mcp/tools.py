@@ -1,7 +1,8 @@
 """Tools of MCP servers, which the engine runs like any other tool, and the MCP servers of a worker's apps.
 
 A call is for the card that its turn pinned. Before the call is sent, the card's version must match the tool that the
-server lists. If the tool has changed, the call is refused and nothing is sent. This table interprets the response:
+server lists. If the tool has changed, the call is refused and nothing is sent; an approved call then waits
+for its version (`tools.run`). This table interprets the response:
 
 | answer                                                       | read        | keyed, opaque |
 |--------------------------------------------------------------|-------------|---------------|
@@ -69,6 +70,10 @@ class ServerLost(Exception):
         self.known = known
 
 
+class ServerToolChanged(ToolRefused):
+    """The server no longer lists the tool, or lists another version of it. Nothing was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class McpTool:
     """A server's tool with the card that a turn pinned."""
@@ -88,9 +93,9 @@ class McpTool:
         connection = await self._connection(context)
         offered = connection.offer.tools.get(self.card.name)
         if offered is None:
-            raise ToolRefused(f"the server {self.session.server.name} no longer has this tool")
+            raise ServerToolChanged(f"the server {self.session.server.name} no longer has this tool")
         if not offered.card.is_version(self.card.version):
-            raise ToolRefused("the tool has changed since the call was made; make a new call")
+            raise ServerToolChanged("the tool has changed since the call was made; make a new call")
         arguments: dict[str, Any] = dict(args)
         meta: dict[str, Any] = {}
         if self.card.effect is EffectClass.KEYED and offered.treatment.key_argument:
