@@ -11,7 +11,10 @@ import httpx
 import pytest
 
 from perdure.api.routes import approvals
+from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.turns import Routing
+from perdure.store.agents import published_agent
+from perdure.store.approvals import reissue
 from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from perdure.temporal import workflow_client
@@ -136,6 +139,36 @@ async def test_an_edit_is_checked_by_the_types_of_its_tool_or_not_recorded(
     done = await asked.decided(reviewer, "edit", args={"order": "1043"})
     assert done.json()["decision"]["args"] == {"order": "1043"}
     assert await proposed_edits(api, asked) == {}
+
+
+async def test_a_reissue_is_checked_by_the_types_of_the_new_version(
+    api: Api, reviewer: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def checking_agent(*given: Any) -> PublishedAgent | None:
+        agent = await published_agent(*given)
+        wide = {"checks": True, "parameters": {"type": "object"}}
+        cards = [card.model_copy(update=wide) for card in agent.cards] if agent else []
+        return agent.model_copy(update={"cards": cards}) if agent else None
+
+    monkeypatch.setattr(reissue, "published_agent", checking_agent)
+    asked = await paused(api)
+    await behind_its_back(api, "UPDATE approvals SET tool_version = 'old' WHERE id = $1", asked.approval["id"])
+    args = 'UPDATE tool_calls SET args = args || \'{"order": "%s"}\' WHERE turn_id = $1'
+    await behind_its_back(api, args % "no such", asked.turn_id)
+    refused = await reviewer.post(f"{asked.path}/reissue")
+    assert refusal(refused) == (422, "args_invalid")
+    assert [each["field"] for each in refused.json()["error"]["details"]["fields"]] == ["order"]
+    await behind_its_back(api, args % "1043", asked.turn_id)
+    with monkeypatch.context() as brief:
+        brief.setattr(workflow_client, "CHECK_TIMEOUT", timedelta(seconds=1))
+        api.app.state.services = replace(api.services, routing=own_queues(Routing.spread()))  # without workers
+        unchecked = await reviewer.post(f"{asked.path}/reissue")
+        api.app.state.services = api.services
+    assert refusal(unchecked) == (503, "tool_check_unavailable")
+    assert (await reviewer.get(asked.path)).json()["status"] == "outdated" and await proposed_edits(api, asked) == {}
+    reissued = await reviewer.post(f"{asked.path}/reissue")
+    assert (reissued.status_code, reissued.json()["args"]["order"]) == (201, "1043"), reissued.text
+    await stop_turns(reviewer, asked)
 
 
 async def proposed_edits(api: Api, asked: Paused) -> object:

@@ -154,38 +154,48 @@ async def decide_approval(
     """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed. If the
     status is still `pending`, other reviewers must decide, too."""
     turn: dict[str, Any] = {}
-    checked_digest = ""
 
-    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        decision = decisions.SubmittedDecision(**body.model_dump(), channel=CHAT if caller.is_in_chat else "api")
-        per_minute = decisions_per_minute(services, caller)
-        decided, note = await decisions.decide(
-            tx, approval_id, decider_of(caller), caller.name, decision, per_minute, checked_digest=checked_digest
-        )
-        turn["conversation_id"] = decided.conversation_id
-        return 200, await views.get_approval(tx, approval_id, None, decider_of(caller)), note
-
-    route = f"decision/{approval_id}"
-    try:
-        answer = await run_once(services, caller, route, key, body, work)
-    except EditNotChecked as unchecked:
-        if await _check_edit(services, unchecked):
-            checked_digest = unchecked.edit.digest
-        try:  # if it was not checked, the request may be decided now
-            answer = await run_once(services, caller, route, key, body, work)
-        except EditNotChecked:
-            message = (
-                "No tools worker checked the edit in time, so nothing was decided; check the tools workers and retry"
+    async def run(checked_digest: str) -> JSONResponse:
+        async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+            decision = decisions.SubmittedDecision(**body.model_dump(), channel=CHAT if caller.is_in_chat else "api")
+            per_minute = decisions_per_minute(services, caller)
+            decided, note = await decisions.decide(
+                tx, approval_id, decider_of(caller), caller.name, decision, per_minute, checked_digest=checked_digest
             )
-            raise UpstreamUnavailable("tool_check_unavailable", message) from None
+            turn["conversation_id"] = decided.conversation_id
+            return 200, await views.get_approval(tx, approval_id, None, decider_of(caller)), note
+
+        return await run_once(services, caller, f"decision/{approval_id}", key, body, work)
+
+    answer = await _run_checked(services, run)
     if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
 
 
+async def _run_checked(services: Services, run: Callable[[str], Awaitable[JSONResponse]]) -> JSONResponse:
+    """Returns the answer of `run`. If a tools worker must check the arguments first, `run` is called again with their
+    digest.
+
+    Raises: CallerError 422 `args_invalid`; UpstreamUnavailable `tool_check_unavailable`.
+    """
+    try:
+        return await run("")
+    except EditNotChecked as unchecked:
+        is_checked = await _check_edit(services, unchecked)
+        try:  # if it was not checked, the request may be decided now
+            return await run(unchecked.edit.digest if is_checked else "")
+        except EditNotChecked:
+            message = (
+                "No tools worker checked the arguments in time, so nothing was changed; check the tools workers and "
+                "retry"
+            )
+            raise UpstreamUnavailable("tool_check_unavailable", message) from None
+
+
 async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
-    """Lets a tools worker check an edit by the tool's own types. Nothing is recorded.
+    """Lets a tools worker check an edit, or the arguments of a reissue, by the tool's own types. Nothing is recorded.
 
     Returns False if no worker checked it in time, or if the request is no longer open.
 
@@ -193,7 +203,13 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
     """
     address, edit = unchecked.address, unchecked.edit
     async with services.db.transaction(address.tenant_id) as tx:
-        if not await tool_previews.propose_edit(tx, edit.approval_id, edit.key, unchecked.edited_args):
+        proposed = (edit.approval_id, edit.key, unchecked.edited_args)
+        is_stored = (
+            await tool_previews.propose_reissue(tx, *proposed, unchecked.version)
+            if unchecked.version
+            else await tool_previews.propose_edit(tx, *proposed)
+        )
+        if not is_stored:
             return False
     request = EditCheckRequest(address=address, edit=edit, routing=services.routing)
     try:
@@ -205,7 +221,12 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
         reason = reason or checked.fault
         problem = {"field": checked.field, "problem": reason[:200]}
         text = f"{checked.field}: {reason}" if checked.field else reason
-        raise CallerError("args_invalid", f"The edit is invalid: {text[:400]}", {"fields": [problem]}, status=422)
+        what = (
+            "Reject the request, as the new version of the tool refuses its arguments"
+            if unchecked.version
+            else "The edit is invalid"
+        )
+        raise CallerError("args_invalid", f"{what}: {text[:400]}", {"fields": [problem]}, status=422)
     return checked is not None
 
 
@@ -256,10 +277,13 @@ async def reissue(
     """Makes an outdated request again for the published version of its tool, with the same arguments. Its votes are
     void, and `changes` shows what the version changes."""
 
-    async def action(tx: Connection) -> tuple[Review, Note | None]:
-        return await reissue_outdated(tx, approval_id, decider_of(caller))
+    async def run(checked_digest: str) -> JSONResponse:
+        async def action(tx: Connection) -> tuple[Review, Note | None]:
+            return await reissue_outdated(tx, approval_id, decider_of(caller), checked_digest)
 
-    return await _run_verb(services, caller, approval_id, "reissue", key, body or ReissueBody(), action, status=201)
+        return await _run_verb(services, caller, approval_id, "reissue", key, body or ReissueBody(), action, status=201)
+
+    return await _run_checked(services, run)
 
 
 @verbs_router.post("/{approval_id}/claim")

@@ -87,13 +87,15 @@ async def decide(
 
 
 class EditNotChecked(Exception):
-    """The edit fits the schema, and a tools worker must check it before it is recorded."""
+    """The edit, or the arguments of a reissue, fit the schema. A tools worker must check them before they are recorded.
+    A reissue names the version of the tool."""
 
-    def __init__(self, address: TurnAddress, edit: EditRef, args: dict[str, JsonValue]) -> None:
+    def __init__(self, address: TurnAddress, edit: EditRef, args: dict[str, JsonValue], version: str = "") -> None:
         super().__init__(edit.approval_id)
         self.address = address
         self.edit = edit
         self.edited_args = args
+        self.version = version
 
 
 def _require_check(review: Review, ballot: "Ballot", checked_digest: str) -> None:

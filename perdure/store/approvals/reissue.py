@@ -7,21 +7,24 @@ from typing import Any
 import asyncpg
 from pydantic import JsonValue
 
+from perdure.contracts.activities import EditRef
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.approvals import ApprovalPolicy, RequestKind
 from perdure.contracts.calls import ToolCallRequest
 from perdure.contracts.errors import CallerError
 from perdure.contracts.events import TOOL_AWAITING_APPROVAL
 from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
 from perdure.core.agents.tool_versions import version_difference
 from perdure.core.approvals.assignments import reissue_refusal
 from perdure.core.approvals.decisions import Decider
 from perdure.core.calls.arguments import freeze_arguments
 from perdure.store import audit
 from perdure.store.agents import card_of_version, published_agent
+from perdure.store.approvals.decisions import EditNotChecked
 from perdure.store.approvals.requests import args_invalid, call_digest, policy_columns
 from perdure.store.approvals.review import Review, find_outdated, lock_for_review
-from perdure.store.database import Connection
+from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, write
 
@@ -107,13 +110,15 @@ def _edited(decision: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return edited | {"by": decision.get("edited_by") or decision.get("by", "")}
 
 
-async def reissue_outdated(tx: Connection, approval_id: str, decider: Decider) -> tuple[Review, Note]:
+async def reissue_outdated(
+    tx: Connection, approval_id: str, decider: Decider, checked_digest: str = ""
+) -> tuple[Review, Note]:
     """Makes an outdated request again, with the same arguments, for the published version and policy. Its votes are
     void, and its deadline starts again. It keeps its id and gets a new digest. The returned note makes the turn read it
-    again.
+    again. A tools worker has accepted the arguments and version with the digest `checked_digest`.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `not_outdated`, 409 `cannot_reissue`, 409 `turn_stopped`, 422
-    `args_invalid`.
+    `args_invalid`, EditNotChecked.
     """
     review = await lock_for_review(tx, approval_id, decider)
     row, record = review.row, review.record
@@ -128,8 +133,17 @@ async def reissue_outdated(tx: Connection, approval_id: str, decider: Decider) -
         raise CallerError("cannot_reissue", message, {"outdated": why}, status=409)
     review.refuse_stopped()
     stored = await _store_reissued(tx, row, card, agent.definition.approvals)
+    _require_check(review, card, (stored["revision"] or stored)["args"], checked_digest)
     await _record_reissue(tx, review, card, why or "", stored)
     return review, await put(tx, review.address.tenant_id, Wake.REQUEST, review.address.turn_id, approval_id)
+
+
+def _require_check(review: Review, card: ToolCard, args: dict[str, JsonValue], checked_digest: str) -> None:
+    """Raises: EditNotChecked if the types of the new version must check the arguments."""
+    digest = digest_of({"version": card.version, "args": args})
+    if card.checks and digest != checked_digest:
+        proposal = EditRef(approval_id=review.approval_id, digest=digest, proposal=new_id())
+        raise EditNotChecked(review.address, proposal, args, card.version)
 
 
 async def _store_reissued(

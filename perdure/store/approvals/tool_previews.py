@@ -80,8 +80,9 @@ async def store_preview(tx: Connection, approval_id: str, preview: dict[str, Jso
 
 @dataclass(frozen=True, slots=True)
 class ProposedEdit:
-    """A reviewer's edit that is not recorded yet, because a tools worker checks it first. `approvals.proposed` contains
-    the arguments of such edits by their keys. It is NULL if the tool's schema says all that its types check."""
+    """A reviewer's edit, or the arguments of a reissue, that is not recorded yet, because a tools worker checks it
+    first. `approvals.proposed` contains such arguments by their keys, and the version of the tool for a reissue. It is
+    NULL if the tool's schema says all that its types check."""
 
     agent_id: str
     tool: str
@@ -101,10 +102,25 @@ async def propose_edit(tx: Connection, approval_id: str, key: str, args: dict[st
     return bool(stored)
 
 
+async def propose_reissue(tx: Connection, approval_id: str, key: str, args: dict[str, JsonValue], version: str) -> bool:
+    """Stores the arguments of a reissue until this version of the tool has checked them. Returns False if the request
+    can no longer be reissued."""
+    stored = await tx.fetchval(
+        "UPDATE approvals SET proposed = coalesce(proposed, '{}') || jsonb_build_object($2::text, $3::jsonb, "
+        "$2 || '/version', $4::text) WHERE id = $1 AND status IN ('pending', 'approved', 'edited') RETURNING true",
+        approval_id,
+        key,
+        args,
+        version,
+    )
+    return bool(stored)
+
+
 async def read_proposed_edit(tx: Connection, approval_id: str, key: str) -> ProposedEdit | None:
     """Returns the edit, or None if it is no longer stored."""
     row = await tx.fetchrow(
-        "SELECT agent_id, tool, tool_version, proposed->$2 AS args FROM approvals WHERE id = $1 AND proposed ? $2",
+        "SELECT agent_id, tool, coalesce(proposed->>($2 || '/version'), tool_version) AS tool_version, "
+        "proposed->$2 AS args FROM approvals WHERE id = $1 AND proposed ? $2",
         approval_id,
         key,
     )
@@ -125,7 +141,7 @@ async def refuse_proposed_edit(tx: Connection, approval_id: str, key: str, reaso
 async def remove_proposed_edit(tx: Connection, approval_id: str, key: str) -> str:
     """Removes an edit that was checked. Returns the stored reason of a refusal, or an empty text."""
     reason = await tx.fetchval(
-        "UPDATE approvals a SET proposed = a.proposed - $2 - ($2 || '/reason') FROM ("
+        "UPDATE approvals a SET proposed = a.proposed - $2 - ($2 || '/reason') - ($2 || '/version') FROM ("
         "SELECT id, proposed->>($2 || '/reason') AS reason FROM approvals WHERE id = $1 FOR UPDATE) AS before "
         "WHERE a.id = before.id RETURNING before.reason",
         approval_id,
