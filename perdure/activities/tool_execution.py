@@ -303,9 +303,7 @@ async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) ->
     """Returns what the currently published agent says about this tool, or None if no agent is published."""
     if not version:
         return None
-    agent = await deps.agent_cache.read_pinned(tx, call.agent_id, version)
-    card = agent.card(call.ask.tool)
-    return InForce(agent.definition.approvals.digest, card.versions if card else ())
+    return InForce.of(await deps.agent_cache.read_pinned(tx, call.agent_id, version), call.ask.tool)
 
 
 async def _void_given_approval(

@@ -16,10 +16,12 @@ from perdure.apps.mcp import Difference, difference, lock_path, read_lock, write
 from perdure.apps.scaffold import scaffold
 from perdure.cli.connection import Role, command, connect, has_server
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
+from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
-from perdure.contracts.mcp import McpServerListing
-from perdure.core.approvals.validity import OUTDATED_BY_VERSION
+from perdure.contracts.mcp import McpServerListing, server_of
+from perdure.core.approvals.validity import OUTDATED_BY_VERSION, InForce, has_call_ahead, outdated_reason
 from perdure.core.text import escape_terminal
+from perdure.schemas.approvals import Approval
 
 _PAGE_ITEMS = 200
 AppOrExamples = Annotated[
@@ -67,8 +69,9 @@ def check(
     """
     apps, problems, unchecked = _load_checked(folder)
     outdated = _outdated_by(apps, as_name) if has_server() else None
+    not_compared = sorted(name for app in apps for name in app.servers if name not in app.locks)
     if as_json:
-        say_json(_check_json(apps, problems, unchecked) | {"outdated": outdated})
+        say_json(_check_json(apps, problems, unchecked) | {"outdated": outdated, "not_compared": not_compared})
     else:
         _print_check(apps, problems, unchecked)
         tools = ", ".join(f"{tool} ({count})" for tool, count in sorted((outdated or {}).items()))
@@ -78,18 +81,22 @@ def check(
             say(OUTDATED_BY_VERSION.format(count=outdated.total(), tools=tools))
         else:
             say("No open approval becomes outdated.")
+        if outdated is not None and not_compared:
+            say(
+                f"Not compared: the tools of the MCP servers {', '.join(not_compared)}, which have no lock and are not "
+                "contacted."
+            )
     if has_mistakes(problems):
         raise typer.Exit(OTHER)
 
 
 def _outdated_by(apps: Sequence[App], as_name: str | None) -> Counter[str]:
-    """Returns how many open approvals the tools of these apps make outdated, by tool."""
-    versions = {
-        (agent.id, tool.card.name): tool.card.versions
-        for app in apps
-        for agent in app.agents
-        for tool in app.tools.values()
-    }
+    """Returns how many open approvals these apps make outdated, by tool, by the rule of `perdure up`. The tools of MCP
+    servers without a lock are left out."""
+    from perdure.apps.registry import published_from_locks, servers_without_lock  # as in `_load_checked`
+
+    published = {agent.definition.id: agent for app in apps for agent in published_from_locks(app)}
+    unknown = {agent.id: servers_without_lock(app) for app in apps for agent in app.agents}
     outdated: Counter[str] = Counter()
     with connect(Role.REVIEWER, as_name) as client:
         for status in ("pending", "approved", "edited"):
@@ -100,13 +107,20 @@ def _outdated_by(apps: Sequence[App], as_name: str | None) -> Counter[str]:
                     each.tool
                     for each in page.items
                     if not each.outdated
-                    and each.kind == "approval"
-                    and each.tool_version not in versions.get((each.agent, each.tool), (each.tool_version,))
+                    and each.agent in published
+                    and server_of(each.tool, unknown[each.agent]) is None
+                    and _is_outdated_by(each, published[each.agent])
                 )
                 cursor = page.next
                 if cursor is None:
                     break
     return outdated
+
+
+def _is_outdated_by(approval: Approval, agent: PublishedAgent) -> bool:
+    in_force = InForce.of(agent, approval.tool)
+    is_ahead = has_call_ahead(approval.status, approval.kind, approval.tool)
+    return is_ahead and outdated_reason(approval.policy_digest, approval.tool_version, in_force) is not None
 
 
 def _load_checked(folder: Path | None) -> tuple[Sequence[App], list[AppProblem], str]:

@@ -90,6 +90,8 @@ class Approval(Answer):
     """Empty for a checkpoint on an answer."""
     tool_version: str = ""
     """The version of the tool that the request was made for."""
+    policy_digest: str = ""
+    """The digest of the approval policy in force when the request was made; empty if it was not recorded."""
     kind: str = "approval"
     """`approval` of a call, or a `checkpoint` on the result of one."""
     turn_id: str = ""

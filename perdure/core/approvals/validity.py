@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import ToolCard
+from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.errors import CallerError
@@ -51,6 +51,12 @@ class InForce:
     policy_digest: str
     tool_versions: Collection[str]
     """The tool's version by each rule; empty if the agent no longer has the tool."""
+
+    @classmethod
+    def of(cls, agent: PublishedAgent, tool: str) -> "InForce":
+        """Returns what this agent says about the tool."""
+        card = agent.card(tool)
+        return cls(agent.definition.approvals.digest, card.versions if card else ())
 
 
 def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:

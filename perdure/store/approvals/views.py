@@ -267,6 +267,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "kind": row["kind"],
         "tool": row["tool"],
         "tool_version": row["tool_version"],
+        "policy_digest": row["policy_digest"] or "",
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],

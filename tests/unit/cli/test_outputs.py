@@ -281,8 +281,9 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("mcp check FOLDER/app", [], ""),
     ("mcp lock FOLDER/app", [], ""),
     ("skills check FOLDER/app", [], ""),
-    ("check FOLDER/app", [items(APPROVAL | {"agent": "desk", "tool": "open_ticket", "tool_version": "older"}), items(),
-                          items(OPEN)], "reviewer GET /v1/approvals status=edited&brief=true&limit=200"),
+    ("check FOLDER/app", [items(*(APPROVAL | {"agent": "desk", "tool": tool, "tool_version": "older"}
+                                  for tool in ("open_ticket", "removed", "liar_remove"))), items(), items(OPEN)],
+     "reviewer GET /v1/approvals status=edited&brief=true&limit=200"),
     ("status", [reply({}), reply(STATUS)], "reviewer GET /v1/status"),
     ("turns show refused", [reply({"error": REFUSED}, 409)], "requester GET /v1/turns/refused"),
     ("turns list --as mallory", [], ""),
