@@ -432,6 +432,8 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
         assert (await reviewer_choices(policies, done))[0] is None
         why, allowed = await reviewer_choices(policies, request)
         assert why and allowed == ["reject", "respond"]
+        changes = (await approval_view(policies, request, policies.who("bob")))["changes"]
+        assert changes == ({"quorum": {"before": 1, "after": 2}} if what == "policy" else {})
         for decision, given in ((Decision.APPROVE, {}), (Decision.EDIT, {"args": {"amount": 3}})):
             with pytest.raises(CallerError) as refused:
                 await policies.harness.decide(request.request_id, decision, by="bob", **given)

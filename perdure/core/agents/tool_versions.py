@@ -77,11 +77,24 @@ def version_difference(before: ToolCard | None, after: ToolCard) -> dict[str, Js
         words = [without_words(value) if isinstance(value, dict) else value for value in values]
         if words[0] != words[1]:
             changed[name] = {"before": values[0], "after": values[1]}
-    places = sorted(place for place in before.code | after.code if before.code.get(place) != after.code.get(place))
-    code: list[JsonValue] = [{"place": place, "change": _change(place, before, after)} for place in places]
+    changes: dict[str, set[str]] = {}
+    for place in before.code | after.code:
+        if before.code.get(place) != after.code.get(place):
+            changes.setdefault(_without_import(place), set()).add(_change(place, before, after))
+    code: list[JsonValue] = [
+        {"place": place, "change": min(kinds) if len(kinds) == 1 else "changed"}
+        for place, kinds in sorted(changes.items())
+    ]
     if code and before.version_rule == after.version_rule:
         changed["code"] = code
     return changed
+
+
+def _without_import(place: str) -> str:
+    """Returns the place of an import by the name that it binds: `tools.prices:Decimal` for
+    `tools.prices:from decimal import Decimal as Decimal`."""
+    module, _, name = place.partition(":")
+    return f"{module}:{name.rpartition(' as ')[2]}" if name.startswith(("import ", "from ")) else place
 
 
 def _change(place: str, before: ToolCard, after: ToolCard) -> str:

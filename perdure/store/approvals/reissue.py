@@ -52,6 +52,8 @@ _PLAN_AGAIN = """
 UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
 """
 _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
+_POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_seconds", "escalation_role")
+"""The columns of a request that its policy's digest covers."""
 _OPEN = """
 SELECT id, status, kind, tool, agent_id, tool_version, policy_digest FROM approvals
 WHERE status = 'pending' OR status = 'edited' OR status = 'approved' AND kind = 'approval'
@@ -64,6 +66,17 @@ async def outdated_tools(tx: Connection) -> dict[str, str]:
     rows = await tx.fetch(_OPEN)
     outdated = await find_outdated(tx, rows)
     return {str(row["id"]): row["tool"] for row in rows if str(row["id"]) in outdated}
+
+
+def policy_difference(row: asyncpg.Record, policy: ApprovalPolicy) -> dict[str, JsonValue]:
+    """Returns what a newer policy changes of a request, for reviewers: each field with its values before and after. The
+    role and the reviewers of an escalated request are not its policy's, and are left out."""
+    if row["policy_digest"] in ("", policy.digest):
+        return {}
+    current = policy_columns(policy, row["risk"], RequestKind(row["kind"]))
+    names = _POLICY if row["escalated_at"] is None else _POLICY[2:]
+    values: dict[str, tuple[Any, Any]] = {name: (row[name], current[name]) for name in names}
+    return {name: {"before": before, "after": after} for name, (before, after) in values.items() if before != after}
 
 
 async def cancel_outdated(tx: Connection, approval_id: str, reason: str, turn_id: str) -> None:
@@ -134,7 +147,9 @@ async def reissue_outdated(
     review.refuse_stopped()
     stored = await _store_reissued(tx, row, card, agent.definition.approvals)
     _require_check(review, card, (stored["revision"] or stored)["args"], checked_digest)
-    await _record_reissue(tx, review, card, why or "", stored)
+    changes = version_difference(await card_of_version(tx, row), card)
+    changes |= policy_difference(row, agent.definition.approvals)
+    await _record_reissue(tx, review, card, why or "", stored, changes)
     return review, await put(tx, review.address.tenant_id, Wake.REQUEST, review.address.turn_id, approval_id)
 
 
@@ -207,9 +222,15 @@ def _checked_args(args: dict[str, JsonValue], card: ToolCard) -> dict[str, JsonV
     raise args_invalid(message, checked)
 
 
-async def _record_reissue(tx: Connection, review: Review, card: ToolCard, why: str, stored: Mapping[str, Any]) -> None:
+async def _record_reissue(
+    tx: Connection,
+    review: Review,
+    card: ToolCard,
+    why: str,
+    stored: Mapping[str, Any],
+    changes: dict[str, JsonValue],
+) -> None:
     row, address, approval_id = review.row, review.address, review.approval_id
-    changes = version_difference(await card_of_version(tx, row), card)
     edit = row["revision"] or _edited(row["decision"]) or row
     args = (stored["revision"] or stored)["args"]
     if args != edit["args"]:  # defaults of new parameters

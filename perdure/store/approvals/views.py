@@ -18,7 +18,7 @@ from perdure.core.calls.description import arguments_on_one_line, describe_call
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.agents import card_of_version, published_agent
-from perdure.store.approvals.reissue import outdated_tools
+from perdure.store.approvals.reissue import outdated_tools, policy_difference
 from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import approval_record, find_outdated, with_delegations
 from perdure.store.database import Connection
@@ -197,7 +197,9 @@ async def _version_changes(tx: Connection, row: asyncpg.Record, *, is_outdated: 
         before = await card_of_version(tx, row)
         agent = await published_agent(tx, row["agent_id"])
         after = agent.card(row["tool"]) if agent is not None else None
-        return version_difference(before, after) if after is not None else {}
+        if agent is None or after is None:
+            return {}
+        return version_difference(before, after) | policy_difference(row, agent.definition.approvals)
     entries = (entry for entry in reversed(row["history"] or []) if entry["what"] == "approval.reissued")
     reissued = next(entries, None)
     return reissued["data"].get("changes") if reissued is not None else None
