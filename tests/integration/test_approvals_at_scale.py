@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.store.approvals import review, views
+from perdure.store.approvals import reissue, review, views
 from perdure.store.approvals.views import Filters, list_oldest
 from perdure.store.calls import effects
 from perdure.store.database import Connection, Database
@@ -153,14 +153,16 @@ async def test_a_page_of_approvals_reads_only_its_own_rows(decided: Harness) -> 
     approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
     approvals += [Filters(decidable_by=reviewer), Filters(status="pending", tool="pay", decidable_by=reviewer)]
     approvals.append(Filters(expiring_within_seconds=60))
-    pages: list[tuple[str, Any]] = [("approvals", views._page(filters, 50, None)) for filters in approvals]
+    pages: list[tuple[str, Any]] = [("approvals", views._page(filters, 50, None, None)) for filters in approvals]
+    pages += [("approvals", views._page(Filters("outdated"), 50, None, [])), ("approvals", (reissue._OPEN,))]
     pages += [("tool_calls|turns", effects._page(None, state, 50, None)) for state in EFFECTS]
     for tables, (statement, *given) in pages:
         values = ", ".join("'{}'" if value in ((), []) else f"'{value}'" for value in given)
+        values = f"({values})" if given else ""
         async with decided.db.transaction("local") as tx:  # its plan, as it is made once for all parameters
             assert await tx.fetchval("SHOW plan_cache_mode") == "force_generic_plan"
             await tx.execute(f"PREPARE page AS {statement}")
-            plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE page({values})"))
+            plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE page{values}"))
             await tx.execute("DEALLOCATE page")
         assert not re.findall(rf"Seq Scan on ({tables})\b", plan), plan
         assert sum(int(number) for number in re.findall(r"Rows Removed by Filter: (\d+)", plan)) < 1_000, plan

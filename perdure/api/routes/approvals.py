@@ -54,6 +54,10 @@ from perdure.temporal.workflow_client import run_edit_check, run_preview
 approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 MAX_LISTED = 200
 DAY_SECONDS = 86_400
+_STATUS_HELP = (
+    "Only approvals with this status. `outdated`: pending or approved, but the tool or the policy has changed; "
+    "`pending` lists outdated requests too"
+)
 BULK_ROUTE = "decisions"
 
 
@@ -61,13 +65,7 @@ BULK_ROUTE = "decisions"
 async def list_approvals(
     services: ServicesDep,
     caller: Caller,
-    status: Annotated[
-        ApprovalStatus | None,
-        Query(
-            description="Only approvals with this status. `outdated`: pending or approved, but the tool or the policy "
-            "has changed; `pending` lists outdated requests too"
-        ),
-    ] = None,
+    status: Annotated[ApprovalStatus | None, Query(description=_STATUS_HELP)] = None,
     agent: Annotated[str | None, Query(max_length=64, description="Only approvals of this agent")] = None,
     tool: Annotated[str | None, Query(max_length=64, description="Only calls of this tool")] = None,
     turn: Annotated[str | None, Query(description="Only approvals of this turn")] = None,

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
+from perdure.core.agents.tool_versions import version_difference
 from perdure.core.text import is_clean
 from perdure.sdk import threads, tools
 from perdure.sdk.context import UndeclaredSecret
@@ -292,6 +293,19 @@ def test_the_version_covers_defaults_that_the_schema_cannot_have(
         cards.append(tool(effect="read")(look).card)
     assert all("default" not in each.parameters["properties"]["value"] for each in cards)  # type: ignore[index, call-overload, operator]
     assert cards[0].version == cards[1].version != cards[2].version
+
+
+def test_a_changed_import_is_shown_by_the_name_that_it_binds() -> None:
+    def look(one: int = 1) -> None:
+        """Look."""
+
+    card = tool(effect="read")(look).card
+    before, after = [
+        card.model_copy(update={"code": {f"tools.a:from {module} as D": "", "tools.a:B": module, "tools.a:C": ""}})
+        for module in ("fractions import Fraction", "decimal import Decimal")
+    ]
+    changed = [{"place": f"tools.a:{name}", "change": "changed"} for name in "BD"]
+    assert version_difference(before, after) == {"code": changed}
 
 
 def test_a_card_has_the_version_of_rule_1() -> None:
