@@ -242,7 +242,7 @@ async def reopen_if_changed(deps: Deps, call: ToolCall, claimed: ClaimedCall, re
         locked = await tool_calls.lock(tx, call)
         if locked is None or not locked.is_held_by(claimed.epoch):
             return None
-        await tool_calls.release(tx, call, claimed.epoch, is_failure=False)
+        await tool_calls.give_back(tx, call, claimed.epoch)
         seconds = _version_retry_seconds(deps, locked, claimed.attempt)
         if seconds is None:
             await reopen_outdated(tx, call.address, call.ask, approval.approval_id, reason)

@@ -258,10 +258,13 @@ async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(
     await session.close()
     try:
         waiting = replace(mcp_app, harness=replace(harness, deps=replace(harness.deps, version_wait_seconds=1e12)))
-        with pytest.raises(ApplicationError) as error:
-            await waiting.run(address, "dupe")
-        assert error.value.type == "tool_not_here"
-        assert (await harness.approval_row(address))["status"] == "approved"
+        for attempt in (1, 2, 3):
+            with pytest.raises(ApplicationError) as error:
+                await waiting.run(address, "dupe", attempt=attempt)
+            assert error.value.type == "tool_not_here"
+            row, approval = await harness.call_row(address), await harness.approval_row(address)
+            assert (row["epoch"], row["errors"], approval["status"]) == (0, 0, "approved"), "no attempt was lost"
+        assert (await harness.kinds(address.turn_id)).count("tool.executing") == 1
         outcome = await mcp_app.run(address, "dupe", attempt=26)
     finally:
         (folder / "drifted").unlink()

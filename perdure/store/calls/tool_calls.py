@@ -47,6 +47,8 @@ class LockedCall:
     """The version of the published agent; empty if the agent is no longer published."""
     exempt_tools: tuple[str, ...]
     """The exempt tools of the turn, which run without the approval that their cards require."""
+    is_given_back: bool
+    """True if the last attempt gave the call back (`give_back`)."""
 
     def for_card(self, card: ToolCard | None) -> "LockedCall":
         """Returns the call with the limits of the card with which it runs."""
@@ -64,8 +66,8 @@ class LockedCall:
 _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
   t.waived_tools,
-  c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
-  c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
+  c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.deadline, c.tool, c.tool_version,
+  c.args, c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
   a.withdrawal, a.policy_digest, a.ready_at, a.kind,
   (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
@@ -82,7 +84,7 @@ async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
     if row is None:
         return None
     state = CallState(row["state"])
-    held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), False) if row["epoch"] else None
+    held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), False) if row["run_id"] else None
     return LockedCall(
         LockedTurn(row["ended"], row["stopped"]),
         Reservation(
@@ -102,6 +104,7 @@ async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
         row["errors"],
         row["published_version"] or "",
         tuple(row["waived_tools"]),
+        bool(row["run_id"]) and row["deadline"] is None,
     )
 
 
@@ -198,7 +201,8 @@ async def reserve(
     event: NewEvent,
 ) -> int:
     """Makes `attempt` the owner of the call and returns its epoch. An approval of the call is reserved with it.
-    `card` is the card of the tool that runs; its version is recorded.
+    `card` is the card of the tool that runs; its version is recorded. `event` is not written again for a call that was
+    given back.
 
     The attempt can send until `deadline`. What it has sent can act for the tool's timeout after that (`quiet_at`).
     """
@@ -222,7 +226,7 @@ async def reserve(
         card.timeout_seconds,
         locked.tool_version if card.is_version(locked.tool_version) else card.version,
     )
-    await write(tx, call.address, [event], pending=call.events)
+    await write(tx, call.address, [] if locked.is_given_back else [event], pending=call.events)
     return epoch
 
 
@@ -260,20 +264,29 @@ async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
     )
 
 
-async def release(tx: Connection, call: ToolCall, epoch: int, *, is_failure: bool = True) -> None:
-    """Releases a reservation if nothing was sent. It counts as a failed attempt, unless `is_failure` is False."""
-    await tx.execute(
-        "WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE), "
-        "freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + $4 FROM locked "
-        "WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
-        "UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, "
-        "version = version + 1 FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id "
-        "AND a.status = 'reserved'",
-        call.address.turn_id,
-        call.ask.call_id,
-        epoch,
-        int(is_failure),
-    )
+_FREE = """
+WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE),
+freed AS (
+  UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, {counts} FROM locked
+  WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id
+)
+UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, version = version + 1
+FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id AND a.status = 'reserved'
+"""
+_RELEASE = _FREE.format(counts="errors = errors + 1")
+_GIVE_BACK = _FREE.format(counts="epoch = epoch - 1, deadline = NULL")
+
+
+async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Releases a reservation if nothing was sent. It counts as a failed attempt."""
+    await tx.execute(_RELEASE, call.address.turn_id, call.ask.call_id, epoch)
+
+
+async def give_back(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Releases a reservation if nothing was sent, as if it had not been made: the attempt counts neither as failed nor
+    as lost. Only the attempt that owns `epoch` may call this, and it must not use the epoch afterwards, because the
+    next attempt gets it again."""
+    await tx.execute(_GIVE_BACK, call.address.turn_id, call.ask.call_id, epoch)
 
 
 _SETTLE = """
