@@ -14,6 +14,7 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import file_id
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
+from perdure.core.calls.failures import errors_in
 from perdure.egress import AnswerWithheld, Call, DeadlineMissed, EgressRefused, calling
 from perdure.sdk.outcomes import (
     READ_METHODS,
@@ -100,17 +101,14 @@ class SentRequest:
     requests: list["OneRequest"] = field(default_factory=list)
     has_answer: bool = False
     """True if any request of the call was answered, also one that only reads."""
-    raised: BaseException | None = None
-    """The refusal or unavailability that `context.send` raised last, for one request."""
-    raised_for: "OneRequest | None" = None
+    raised: list[BaseException] = field(default_factory=list)
+    """The refusals and unavailabilities that `context.send` raised."""
 
     def may_have_changed_before(self, error: BaseException) -> bool:
-        """Returns whether another request than the one for which `context.send` raised this error may have changed
-        something. An error that the author raises is trusted."""
-        others = [request for request in self.requests if request is not self.raised_for]
-        return error is self.raised and any(
-            request.status is None or request.status < 300 or request.status >= 500 for request in others
-        )
+        """Returns whether any request may have changed something, if `context.send` raised this error or a part of this
+        group. An error that the author raises is trusted."""
+        by_send = any(each is raised for each in errors_in(error) for raised in self.raised)
+        return by_send and any(not request.did_nothing for request in self.requests)
 
     @property
     def method(self) -> str:
@@ -139,6 +137,8 @@ class OneRequest:
     host: str
     status: int | None = None
     """The HTTP status of its answer; None without one."""
+    did_nothing: bool = False
+    """True if its answer means that the target did nothing, by the table in outcomes.py."""
 
 
 class UndeclaredSecret(LookupError):
@@ -249,7 +249,8 @@ class ToolContext:
         try:
             return answer_or_raise(effect, await self._exchange(request, effect, own, seconds_left), refusals)
         except (ToolRefused, ToolUnavailable) as error:
-            self.sent.raised, self.sent.raised_for = error, own
+            self.sent.raised.append(error)
+            own.did_nothing = True
             raise
 
     async def _exchange(

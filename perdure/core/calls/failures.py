@@ -66,12 +66,12 @@ def is_permanent(error: BaseException, retried: Sequence[type[Exception]] = (), 
             return False
         return isinstance(error, CODE_ERRORS) or not isinstance(error, Exception)
 
-    return all(is_one(each) for each in _errors_in(error))
+    return all(is_one(each) for each in errors_in(error))
 
 
 def unwrapped(error: BaseException) -> BaseException:
     """Returns the first error of a group, as a TaskGroup raises it, or the error that a RuntimeError replaces."""
-    return _errors_in(error)[0]
+    return errors_in(error)[0]
 
 
 def replaced(error: BaseException) -> RuntimeError:
@@ -82,13 +82,14 @@ def replaced(error: BaseException) -> RuntimeError:
     return replacement
 
 
-def _errors_in(error: BaseException) -> list[BaseException]:
+def errors_in(error: BaseException) -> list[BaseException]:
+    """Returns the errors of a group, of a RuntimeError that replaces one its cause, and of any other error itself."""
     if isinstance(error, BaseExceptionGroup):
-        return [each for part in error.exceptions for each in _errors_in(part)]
+        return [each for part in error.exceptions for each in errors_in(part)]
     cause = error.__cause__
     sentences = [(f"{raiser} raised {type(cause).__name__}",) for raiser in _RAISERS]
     is_replacement = type(error) is RuntimeError and error.args in sentences
-    return _errors_in(cause) if cause is not None and is_replacement else [error]
+    return errors_in(cause) if cause is not None and is_replacement else [error]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
 
 def failure_text(error: BaseException, message: str, frames: Sequence[Frame]) -> str:
     """Returns the line for people: `KeyError: 'missing' at tools/desk.py:41`. Of a group, it names the first error."""
-    errors = _errors_in(error)
+    errors = errors_in(error)
     name = type(errors[0]).__name__
     place = next((frame for frame in reversed(frames) if frame.in_app), frames[-1] if frames else None)
     where, count = f" at {place.place}:{place.line}" if place else "", len(errors)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -81,6 +82,30 @@ def test_every_transport_error_of_httpx_is_in_a_row() -> None:
 async def test_a_deadline_that_has_passed_sends_nothing(effect: EffectClass) -> None:
     with pytest.raises(outcomes.ToolUnavailable):
         await context(card(effect), seconds=-0.1).send("POST", "http://target.test/")
+
+
+@pytest.mark.parametrize("status", [*(each for label in STATUSES.values() for each in label), None])
+@pytest.mark.parametrize("effect", [EffectClass.KEYED, EffectClass.OPAQUE])
+async def test_a_later_refusal_is_no_proof_that_an_earlier_request_did_nothing(
+    effect: EffectClass, status: int | None
+) -> None:
+    async def answers(request: httpx.Request) -> httpx.Response:
+        if status is None or request.url.path == "/second":
+            raise httpx.ReadError("") if request.url.path == "/first" else httpx.ConnectError("")
+        return httpx.Response(status)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answers)) as http:
+        made = context(card(effect), http=http)
+        with suppress(Exception):
+            await made.send("POST", "http://target.test/first")
+        with pytest.raises(outcomes.ToolUnavailable) as unsent:
+            await made.send("POST", "http://target.test/second")
+    meaning = outcomes.meaning_of_status(effect, status, names_wait=False) if status else outcomes.Meaning.AMBIGUOUS
+    changed = meaning in (outcomes.Meaning.ANSWER, outcomes.Meaning.AMBIGUOUS)
+    group = ExceptionGroup("g", [outcomes.ToolRefused("x"), unsent.value])
+    for error in (unsent.value, group):
+        assert made.sent.may_have_changed_before(error) is changed
+    assert not made.sent.may_have_changed_before(outcomes.ToolUnavailable("the author's own"))
 
 
 def response(status: int, text: str = "", **headers: str) -> httpx.Response:
