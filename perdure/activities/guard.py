@@ -39,7 +39,8 @@ async def activity_guard() -> AsyncIterator["Heartbeats"]:
         yield heartbeats
     except PerdureError as error:
         raise to_temporal(error) from None
-    except FailureError:
+    except FailureError as error:
+        error.__cause__ = None  # and no context: Temporal would store either
         raise
     except Exception as error:  # any error text may quote a row or a payload
         raise to_temporal(store_error(error)) from None

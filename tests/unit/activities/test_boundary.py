@@ -20,8 +20,9 @@ from structlog.testing import capture_logs
 from temporalio import exceptions as temporal
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
+from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.guard import to_temporal
+from perdure.activities.guard import activity_guard, to_temporal
 from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error, store_error
 from perdure.api.errors import outage_code
 from perdure.contracts import errors
@@ -136,6 +137,20 @@ async def through_temporal(error: BaseException) -> BaseException:
     failure = Failure()
     await DataConverter.default.encode_failure(error, failure)
     return await DataConverter.default.decode_failure(Failure.FromString(failure.SerializeToString()))
+
+
+@pytest.mark.parametrize("kind", [temporal.ApplicationError, UpstreamUnavailable, ValueError])
+async def test_an_error_raised_while_another_is_handled_does_not_take_it_to_temporal(kind: Any) -> None:
+    async def work() -> None:
+        async with activity_guard():
+            try:
+                breaks(KeyError)
+            except KeyError:
+                raise kind("code", "message")  # noqa: B904  # as a handler that another function has
+
+    with pytest.raises(temporal.ApplicationError) as raised:
+        await ActivityEnvironment().run(work)
+    assert (await through_temporal(raised.value)).__cause__ is None
 
 
 def failed(cause: BaseException) -> temporal.ActivityError:
