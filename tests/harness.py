@@ -187,12 +187,9 @@ class Harness(AppRecords):
             agent = await self.deps.agent_cache.read_pinned(tx, agent_id, version)
         messages, tools = (MessageRef(id=str(user), role=Role.USER),), tuple(card.name for card in agent.cards)
         return ModelCall(
-            address=address,
-            call_id=model_call_id(step),
-            agent_id=agent_id,
-            agent_version=version,
+            address=address, call_id=model_call_id(step), agent_id=agent_id, agent_version=version,
             ask=ModelCallRequest(messages=messages, tools=tools),
-        )
+        )  # fmt: skip
 
     async def plan(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
         """A turn whose first model call has returned these calls and is settled."""

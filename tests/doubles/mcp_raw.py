@@ -31,11 +31,8 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 """What it says of its answers, by HOW."""
 _STRUCTURED: dict[str, Any] = {"misfits": "often", "slow_pattern": "a" * 60 + "b"}
 _ERRORS = {
-    "says_invalid_params": -32602,
-    "says_no_such_method": -32601,
-    "says_internal_error": -32603,
-    "says_its_own": -32000,
-}
+    "says_invalid_params": -32602, "says_no_such_method": -32601, "says_internal_error": -32603, "says_its_own": -32000,
+}  # fmt: skip
 
 
 def answer(message: dict[str, Any], calls: Path, how: str) -> None:
@@ -117,16 +114,14 @@ _LINES = {
     "long_integer": '{"jsonrpc": "2.0", "result": {"content": [], "x": ' + "9" * 5_000 + '}, "id": NUMBER}\n',
     "deep_arrays": '{"jsonrpc": "2.0", "id": NUMBER, "result": ' + "[" * 3_000 + "7" + "]" * 3_000 + "}\n",
     "deep_structure": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [], "structuredContent": 7}}\n'.replace(
-        "7", '{"a":' * 900 + "7" + "}" * 900
-    ),
+        "7", '{"a":' * 900 + "7" + "}" * 900),
     "id_is_float": '{"jsonrpc": "2.0", "result": GOOD, "id": NUMBER.0}\n',
     "id_is_text": '{"jsonrpc": "2.0", "result": GOOD, "id": "NUMBER"}\n',
     "text_id_and_misfit": '{"jsonrpc": "2.0", "result": {"content": 42}, "id": "NUMBER"}\n',
     "pretty": '{\n  "id": NUMBER,\n  "jsonrpc": "2.0",\n  "result":\n  {\n    "content": [TEXT]\n  }\n}\n'.replace(
-        "TEXT", json.dumps(GOOD["content"][0], indent=2)
-    ),
+        "TEXT", json.dumps(GOOD["content"][0], indent=2)),
     "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
-}
+}  # fmt: skip
 
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
@@ -134,11 +129,8 @@ _NOTICE = b'data: {"jsonrpc": "2.0", "method": "notifications/message", "params"
 _HTTP: dict[str, tuple[int, str, bytes]] = {
     "in_an_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": ["pressed"]}\n\n'),
     "in_another_event": (200, _EVENTS, b"event: result\ndata: ANSWER\n\n"),
-    "after_noise": (
-        200,
-        _EVENTS,
-        b'data: {"method": "notifications/message"}\r\n\r\nPAUSEdata: oops\n\ndata: ANSWER\n\n',
-    ),
+    "after_noise": (200, _EVENTS,
+                    b'data: {"method": "notifications/message"}\r\n\r\nPAUSEdata: oops\n\ndata: ANSWER\n\n'),
     "after_another": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": 987, "result": {}}\n\ndata: ANSWER\n\n'),
     "after_notices": (200, _EVENTS, (_NOTICE % b"" + b"\n\n") * 4_000 + b"data: ANSWER\n\n"),
     "large_notice": (200, _EVENTS, _NOTICE % (b"x" * 200_000) + b"\n\n"),
@@ -151,22 +143,13 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
     "always_login": (200, "text/html", b"<h1>log in</h1>"),
     "always_moved": (302, "text/html; charset=x", b""),
     "with_mark": (200, _JSON, b"\xef\xbb\xbfANSWER"),
-    "in_latin_1": (
-        200,
-        _JSON,
-        b'{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "text", "text": "\xe9"}]}}',
-    ),
+    "in_latin_1": (200, _JSON,
+                   b'{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "text", "text": "\xe9"}]}}'),
     "in_a_batch": (200, _JSON, b"[ANSWER]"),
     "error_without_id": (
-        200,
-        _JSON,
-        b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no such id"}}',
-    ),
+        200, _JSON, b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no such id"}}'),
     "error_at_400": (
-        400,
-        "text/plain",
-        b'{"jsonrpc": "2.0", "id": null, "error": {"code": -1, "message": "no such id"}}',
-    ),
+        400, "text/plain", b'{"jsonrpc": "2.0", "id": null, "error": {"code": -1, "message": "no such id"}}'),
     "words_at_400": (400, "text/plain", b"no such id"),
     "detail_at_400": (400, _JSON, b'{"detail": "no such id"}'),
     "result_at_500": (500, _JSON, b"ANSWER"),
@@ -174,7 +157,7 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
     "other_number": (200, _JSON, b'{"jsonrpc": "2.0", "id": 987, "result": {"content": []}}'),
     "as_text": (200, "text/plain", b"ANSWER"),
     "as_accepted": (202, _JSON, b"ANSWER"),
-}
+}  # fmt: skip
 """Status, content type and body of the answer of a call over HTTP, by HOW."""
 _RESUMED = b'data: {"method": "oops"}\n\ndata: {"result": "pressed", "id": %d}\n\n'
 

@@ -120,12 +120,9 @@ class FakeModel:
         asked = () if says.ends == "length" else says.calls
         calls = tuple(turn.plan_call(step, at, tool, args, ask.tools) for at, (tool, args) in enumerate(asked))
         reply = ModelReply(
-            usage=says.usage,
-            turn_used=says.turn_used,
-            finish_reason="tool_calls" if calls else says.ends,
-            goes_on=ending is Ending.CONTINUED,
-            problem=problem_of_cut(says.ends) if ending is Ending.FAILED else None,
-        )
+            usage=says.usage, turn_used=says.turn_used, finish_reason="tool_calls" if calls else says.ends,
+            goes_on=ending is Ending.CONTINUED, problem=problem_of_cut(says.ends) if ending is Ending.FAILED else None,
+        )  # fmt: skip
         if not text and ending is not Ending.WHOLE:
             return reply
         message = turn.message(Role.ASSISTANT, text, calls=calls, extends=before)

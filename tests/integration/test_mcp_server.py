@@ -71,10 +71,7 @@ async def new_raw_server(tmp_path: Path) -> AsyncIterator[Raws]:
 
 
 @pytest.mark.parametrize(("how", "trusted"), [
-    ("error_is_text", OPAQUE),
-    ("says_internal_error", OPAQUE),
-    ("no_result", READ),
-    soak("says_its_own", READ),
+    ("error_is_text", OPAQUE), ("says_internal_error", OPAQUE), ("no_result", READ), soak("says_its_own", READ),
     soak("says_internal_error", READ),
 ])  # fmt: skip
 async def test_an_invalid_answer_is_a_typed_end_at_once(

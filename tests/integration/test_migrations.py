@@ -224,16 +224,11 @@ OLD_CREDENTIALS = (
 MINTED = (("root", "second"), ("second", "through"), ("root", "minted"), ("root", "invited"))
 """Who created a token for whom."""
 CREATORS: dict[str, dict[str, list[str]]] = {
-    "api_tokens": {
-        "operators": [],
-        "erased": ["?"],
-        "second": ["root"],
-        "through": ["second", "root"],
-        "minted": ["root"],
-    },
+    "api_tokens": {"operators": [], "erased": ["?"], "second": ["root"], "through": ["second", "root"],
+                   "minted": ["root"]},
     "passwords": {"own": [], "minted": ["?"], "invited": []},
     "sessions": {"own": [], "minted": ["?"], "invited": [], "operators": []},
-}
+}  # fmt: skip
 
 
 async def test_older_credentials_get_their_creator_from_the_audit_or_an_unknown_one(empty_urls: Urls) -> None:

@@ -109,11 +109,8 @@ async def test_a_secured_cluster_is_reached_with_the_configured_certificates_and
 ) -> None:
     own = authority.papers("client")
     environ = {
-        "TEMPORAL_ADDRESS": tls_address,
-        "TEMPORAL_API_KEY": "a key",
-        "TEMPORAL_TLS": "true",
-        **tls(authority, own),
-    }
+        "TEMPORAL_ADDRESS": tls_address, "TEMPORAL_API_KEY": "a key", "TEMPORAL_TLS": "true", **tls(authority, own),
+    }  # fmt: skip
     if by == "a profile":
         (tmp_path / "temporal.toml").write_text(
             f'[profile.work]\naddress = "{tls_address}"\napi_key = "a key"\n[profile.work.tls]\n'

@@ -22,11 +22,8 @@ OFFERED = ("look", "slow_look", "pay", "book", "post", "shout", "entity_resolve"
 """The tools of tests/apps/desk that the suites use; `nobodys` is none of them."""
 ASK = ModelCallRequest(messages=(), tools=OFFERED)
 SCHEMA: Args = {
-    "type": "object",
-    "properties": {"text": {"type": "string"}},
-    "required": ["text"],
-    "additionalProperties": False,
-}
+    "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"], "additionalProperties": False,
+}  # fmt: skip
 
 
 class Run(ABC):

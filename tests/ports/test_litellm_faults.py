@@ -88,30 +88,15 @@ ANSWERS: dict[str, tuple[int, str, str, str, str]] = {
     "other JSON": (200, JSON, '{"hello": "world"}', "model_setup", NO_SERVER),
     "a word": (200, TEXT, "It works", "model_setup", NO_SERVER),
     "no choices": (200, JSON, '{"choices": []}', "model_unreadable", "it has no choices"),
-    "no path": (
-        404,
-        JSON,
-        '{"detail": "Not Found"}',
-        "model_not_found",
-        "PATH; check the agent's model name or its `api_b",
-    ),
+    "no path": (404, JSON, '{"detail": "Not Found"}', "model_not_found",
+                "PATH; check the agent's model name or its `api_b"),
     "a missing page": (
-        404,
-        HTML,
-        "<html>nothing</html>",
-        "model_not_found",
-        "PATH; check the agent's model name or its",
-    ),
+        404, HTML, "<html>nothing</html>", "model_not_found", "PATH; check the agent's model name or its"),
     "no such method": (
-        405,
-        JSON,
-        '{"detail": "Method Not Allowed"}',
-        "model_setup",
-        "PATH; check the agent's `api_base`",
-    ),
+        405, JSON, '{"detail": "Method Not Allowed"}', "model_setup", "PATH; check the agent's `api_base`"),
     "a proxy's limit": (413, HTML, "<html>413 Request Entity Too Large</html>", "model_bad_request", PROXY),
     "a gateway's page": (502, HTML, "<html>Bad gateway</html>", "model_unavailable", "failed with status 502"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("model", WIRES)

@@ -312,11 +312,8 @@ BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetada
     ("azure", Step(status=400, body=AZURE_FILTER), (REFUSAL_TEXT, "content_filter")),
     ("azure", Step(finish_reason="content_filter"), (REFUSAL_TEXT, "content_filter")),
     ("anthropic", Step(finish_reason="refusal"), (REFUSAL_TEXT, "refusal")),
-    (
-        "gemini",
-        Step(body=f"data: {json.dumps(BLOCKED)}\n\n", media="text/event-stream"),
-        (REFUSAL_TEXT, "content_filter"),
-    ),
+    ("gemini", Step(body=f"data: {json.dumps(BLOCKED)}\n\n", media="text/event-stream"),
+     (REFUSAL_TEXT, "content_filter")),
     ("mistral", Step(text="And", finish_reason="error"), "model_unreadable"),
     *[
         ("gemini", Step(text=text, finish_reason=end), "model_unreadable")

@@ -71,14 +71,9 @@ async def test_a_verdict_has_its_decision_reason_and_reviewer(new_turn: NewTurn,
     await decided(turn, "t1.0", state)
     comment, by = DECIDED[state]
     expected = Verdict(
-        request_id=request.request_id,
-        call_id="t1.0",
-        tool="pay",
-        state=state,
-        comment=preview(comment),
-        is_cut=preview(comment) != comment,
-        decided_by=by,
-    )
+        request_id=request.request_id, call_id="t1.0", tool="pay", state=state, comment=preview(comment),
+        is_cut=preview(comment) != comment, decided_by=by,
+    )  # fmt: skip
     assert (await run.verdicts([request])).verdicts == (expected,)
     later = await turn.run(step=1)
     assert (await later.verdicts([request])).verdicts == (expected,), "the same for every run"

@@ -77,15 +77,11 @@ NAMES: dict[str, str] = _TABLE["names"]
 """The advice for names of modules, classes and functions."""
 RULES = tuple(
     Rule(
-        each["name"],
-        re.compile(each["pattern"], 0 if each.get("case") else re.IGNORECASE),
-        each["advice"],
-        frozenset(each.get("kinds", ())),
-        each.get("finds", ""),
-        each.get("passes", ""),
+        each["name"], re.compile(each["pattern"], 0 if each.get("case") else re.IGNORECASE), each["advice"],
+        frozenset(each.get("kinds", ())), each.get("finds", ""), each.get("passes", ""),
     )
     for each in _TABLE["rules"]
-)
+)  # fmt: skip
 _SQL = re.compile(
     r"\b(?:SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE (?:TABLE|INDEX|FUNCTION|POLICY|ROLE)"
     r"|ALTER TABLE|FROM \w+|ON CONFLICT|redis\.call)\b"

@@ -36,12 +36,8 @@ def test_the_exceptions_that_docstrings_name_exist() -> None:
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OTHER_READERS = (
-    "perdure/cli/",
-    "perdure/pages/",
-    "perdure/api/routes/",
-    "perdure/apps/template/",
-    "perdure/examples/",
-)
+    "perdure/cli/", "perdure/pages/", "perdure/api/routes/", "perdure/apps/template/", "perdure/examples/",
+)  # fmt: skip
 """Their docstrings are help texts, descriptions of the API, or texts that a model reads."""
 _MODEL_READS = "perdure/activities/toolbox/engine_tools.py"
 _BUGS = {"AssertionError", "NotImplementedError"}

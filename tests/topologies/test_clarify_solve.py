@@ -63,13 +63,9 @@ def solve(args: Args) -> Any:
 
 
 TOOLS = {
-    "profile": lambda args: TABLE,
-    "check_plan": check,
-    "run": run,
-    "check_specification": check,
-    "solve": solve,
+    "profile": lambda args: TABLE, "check_plan": check, "run": run, "check_specification": check, "solve": solve,
     "draw": lambda args: {"png": "f3", "svg": "f4"},
-}
+}  # fmt: skip
 
 
 def says(**value: object) -> Says:
@@ -82,14 +78,9 @@ def kind(name: str = "visualization", *, excludes: bool = False) -> Says:
 
 def plan(xml: str = "<plan/>", *, asks: bool = False, shows: str = "sales by region", work: str = "") -> Says:
     return says(
-        early_exit=asks,
-        question="Which?" if asks else "",
-        options=["a", "b"] if asks else [],
-        transformation=work,
-        xml=xml,
-        visualization=shows,
-        suggestions=["another"],
-    )
+        early_exit=asks, question="Which?" if asks else "", options=["a", "b"] if asks else [], transformation=work,
+        xml=xml, visualization=shows, suggestions=["another"],
+    )  # fmt: skip
 
 
 XML, MARKS, DONE = says(xml="<chart/>"), says(marks=[{"mark": "bar", "score": 0.9}]), Says("Here it is.")
@@ -173,17 +164,11 @@ AT_ONCE = {
     "no data": (turn_with("profile", {}, kind(), DONE), f"{CLASSIFY} {SAY}", ("nothing_to_do", None)),
     "an upload": (turn(DONE, said="#up t.csv", **SHORT), f"{INIT} {SAY}", ("nothing_to_do", None)),
     "an empty shortcut": (
-        turn(DONE, said="#go", **SHORT),
-        f"{INIT} expand_shortcut_node {SAY}",
-        ("failed", "specify_failed"),
-    ),
+        turn(DONE, said="#go", **SHORT), f"{INIT} expand_shortcut_node {SAY}", ("failed", "specify_failed")),
     "a shortcut": (turn(DONE, said="#go <x/>", **SHORT), f"{INIT} expand_shortcut_node {SHOW}", ("drawn", None)),
     "nothing to show": (
-        turn(kind(), plan(shows=""), DONE),
-        f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}",
-        ("prepared", None),
-    ),
-}
+        turn(kind(), plan(shows=""), DONE), f"{CLASSIFY} {PLAN} {RUN} {VIZ} {SHOW}", ("prepared", None)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("made", "trace", "came_of"), AT_ONCE.values(), ids=list(AT_ONCE))
@@ -218,12 +203,9 @@ async def test_a_permanent_or_unaffordable_fault_ends_the_ladder(code: str, outc
 
 AUTH = fails("model_auth")
 BEFORE = {
-    "classify": (),
-    "plan": (kind(),),
-    "specify": (kind(), plan()),
-    "marks": (kind(), plan(), XML),
+    "classify": (), "plan": (kind(),), "specify": (kind(), plan()), "marks": (kind(), plan(), XML),
     "feedback": (kind(), plan(), XML, MARKS),
-}
+}  # fmt: skip
 """The model's answers before it comes to a stage."""
 BREAKS = {"plan": "check_plan", "run": "run", "specify": "check_specification", "solve": "solve", "draw": "draw"}
 """The tool of a stage."""

@@ -56,17 +56,9 @@ class RecordingClient:
         self.chunks = []
         where = {**self.double.params_for(model), **params}
         request = ProviderRequest(
-            model,
-            tuple(messages),
-            tuple(tools),
-            where,
-            seconds,
-            "turn-1.m1",
-            output,
-            reasoning,
-            continues=continues,
+            model, tuple(messages), tuple(tools), where, seconds, "turn-1.m1", output, reasoning, continues=continues,
             idle_seconds=idle_seconds,
-        )
+        )  # fmt: skip
         async with aclosing(self._provider.stream(request)) as stream:
             async for chunk in stream:
                 self.chunks.append(chunk)

@@ -184,30 +184,11 @@ PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 TOP_LEVEL = ("oneOf", "anyOf", "allOf", "enum", "not")
 GEMINI_FIELDS = frozenset(
     [
-        "type",
-        "format",
-        "title",
-        "description",
-        "nullable",
-        "default",
-        "example",
-        "items",
-        "minItems",
-        "maxItems",
-        "enum",
-        "properties",
-        "propertyOrdering",
-        "required",
-        "minProperties",
-        "maxProperties",
-        "minimum",
-        "maximum",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "anyOf",
+        "type", "format", "title", "description", "nullable", "default", "example", "items", "minItems", "maxItems",
+        "enum", "properties", "propertyOrdering", "required", "minProperties", "maxProperties", "minimum", "maximum",
+        "minLength", "maxLength", "pattern", "anyOf",
     ]
-)
+)  # fmt: skip
 """The fields of the message `Schema` of v1beta; `$ref`, `const` and `additionalProperties` are not among them."""
 
 

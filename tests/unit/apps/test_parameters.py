@@ -176,11 +176,7 @@ def test_a_refusal_names_the_argument(hint: Any, value: JsonValue, named: str) -
     (Annotated[UUID, Strict()], str(UUID(int=1)), UUID(int=1)),
     (Annotated[bytes, Strict()], "a", b"a"),
     (list[Exactly], [{"day": "2026-02-03"}], [Exactly(day=date(2026, 2, 3))]),
-    (
-        Annotated[date, Strict()],
-        "2026-02-30",
-        "value: Input should be a valid date in the format YYYY-MM-DD",
-    ),
+    (Annotated[date, Strict()], "2026-02-30", "value: Input should be a valid date in the format YYYY-MM-DD"),
     (Annotated[set[int], Strict()], [1, "x"], "value.1: Input should be a valid integer"),
     (date | str, "2026-02-03", "2026-02-03"),
     (UUID | str, str(UUID(int=1)), str(UUID(int=1))),

@@ -78,17 +78,11 @@ EFFECT = {
 }  # fmt: skip
 FAILED_CALLS: list[dict[str, Any]] = [
     {"kind": "tool", "state": "error", "tool": "pay", "failure": "KeyError: 'a\x1b' at tools/desk.py:41"},
-    {
-        "kind": "tool",
-        "state": "error",
-        "call_id": "n.0",
-        "tool": "send_note",
-        "known": KNOWN,
-        "failure": "ValueError at tools/desk.py:7",
-    },
+    {"kind": "tool", "state": "error", "call_id": "n.0", "tool": "send_note", "known": KNOWN,
+     "failure": "ValueError at tools/desk.py:7"},
     {"kind": "tool", "state": "error", "tool": "look", "result": {"status": "error", "message": "to: is missing"}},
     {"kind": "tool", "state": "completed", "tool": "look"},
-]
+]  # fmt: skip
 BUDGETS = {
     "day": "2026-11-21", "resets_at": "2026-11-22T00:00:00Z",
     "tenant": {"max_tokens": 5_000, "used_tokens": 1_200, "reserved_tokens": 40, "used_cost_usd": 0.5},

@@ -136,11 +136,8 @@ AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
 
 @pytest.mark.parametrize(("expires_at", "used_ago", "ended", "expected"), [
     (LATER, None, False, RefreshOutcome.ROTATE),
-    *(
-        (NOW, None, False, RefreshOutcome.OVER),
-        (EARLIER, None, False, RefreshOutcome.OVER),
-        (LATER, None, True, RefreshOutcome.OVER),
-    ),
+    *((NOW, None, False, RefreshOutcome.OVER), (EARLIER, None, False, RefreshOutcome.OVER),
+      (LATER, None, True, RefreshOutcome.OVER)),
     *(
         (LATER, ago, False, RefreshOutcome.REPEAT)
         for ago in (timedelta(0), timedelta(seconds=-1), identity.REFRESH_GRACE)

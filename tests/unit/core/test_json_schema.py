@@ -118,12 +118,8 @@ PAIR: Schema = {"items": [{"type": "integer"}, {"type": "string"}], "additionalI
 OPEN: Schema = of(n={"type": "integer"})
 CLOSED: Schema = {"allOf": [OPEN], "unevaluatedProperties": False}
 CHOICE: Schema = {
-    **of(a={}),
-    "if": {"required": ["a"]},
-    "then": of(b={}),
-    "else": of(c={}),
-    "unevaluatedProperties": False,
-}
+    **of(a={}), "if": {"required": ["a"]}, "then": of(b={}), "else": of(c={}), "unevaluatedProperties": False,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("draft", "schema", "fitting", "unfit"), [

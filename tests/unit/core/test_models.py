@@ -31,11 +31,7 @@ AUTO = Reasoning()
 
 
 @pytest.mark.parametrize(("asked", "can_think", "counts"), [
-    *(
-        (None, True, ThinkingSetting()),
-        (AUTO, True, ThinkingSetting(effort="high")),
-        (AUTO, False, ThinkingSetting()),
-    ),
+    *((None, True, ThinkingSetting()), (AUTO, True, ThinkingSetting(effort="high")), (AUTO, False, ThinkingSetting())),
     (Reasoning(effort="low"), True, ThinkingSetting(effort="low")),
     (Reasoning(effort="low"), False, ThinkingSetting(effort="low")),
     (Reasoning(effort="none"), True, ThinkingSetting()),

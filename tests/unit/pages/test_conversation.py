@@ -297,17 +297,10 @@ def api_turn(api: SpokenApi) -> dict[str, Any]:
     ]
     story = [
         {"kind": "thinking", "call_id": "m1", "state": "completed"},
-        {
-            "kind": "tool",
-            "call_id": "t1",
-            "state": "awaiting_approval",
-            "tool": "pay",
-            "arguments": {"to": HOSTILE},
-            "failure": HOSTILE,
-            "known": {"code": "timed_out", "message": HOSTILE},
-        },
+        {"kind": "tool", "call_id": "t1", "state": "awaiting_approval", "tool": "pay", "arguments": {"to": HOSTILE},
+         "failure": HOSTILE, "known": {"code": "timed_out", "message": HOSTILE}},
         {"kind": "text", "call_id": "m2", "state": "partial", "text": "x" * 9_000},
-    ]
+    ]  # fmt: skip
     at = "2026-01-01T10:00:0{}Z".format
     done = {"kind": "model", "state": "done", "attempts": 2, "errors": 1, "cost_usd": 0.0042}
     calls = [

@@ -152,12 +152,8 @@ async def test_a_setup_code_has_a_form_until_used(api: SpokenApi, browse: Browse
     said = []
     of_the_form = ("setup_code_invalid", "setup_code_needed", "password_weak", "registration_invalid")
     for failed in (
-        *of_the_form,
-        "sign_in_failed",
-        "rate_limited&after=15",
-        "sign_in_delayed&after=8",
-        "something_else",
-    ):
+        *of_the_form, "sign_in_failed", "rate_limited&after=15", "sign_in_delayed&after=8", "something_else",
+    ):  # fmt: skip
         again = (await browse(f"/sign-in?failed={failed}&name=boss")).text
         assert ("<details open>" in again and 'name="name" value="boss"' in again) is (failed in of_the_form), failed
         said += re.findall(r'<p class="problem" role="alert">(.+?)</p>', again)
