@@ -5,16 +5,8 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from perdure.contracts import context_assembly
 from perdure.contracts.calls import ModelCallRequest, ModelReply
-from perdure.contracts.context_assembly import (
-    AssembleAsk,
-    Assembled,
-    Bundle,
-    ContextMemory,
-    PipelineToolConfig,
-    PlannedAssembly,
-    PlannedTool,
-)
 from perdure.contracts.errors import Problem
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import digest_of
@@ -35,7 +27,7 @@ class Broken(Exception):
 class FakeContext:
     """What a conversation has; it outlives its turns, and each may say another thing."""
 
-    registry: Sequence[PipelineToolConfig]
+    registry: Sequence[context_assembly.PipelineToolConfig]
     tools: Mapping[str, Callable[[Args], JsonValue]]
     said: list[str] = field(default_factory=lambda: ["hello"])
     verdicts: dict[str, Args | Problem] = field(default_factory=lambda: dict(CALM))
@@ -44,16 +36,16 @@ class FakeContext:
     danger: Mapping[str, Sequence[str]] = field(default_factory=dict)
     bases: dict[str, str] = field(default_factory=dict)  # by tool, where it is another one than before
     outputs: dict[tuple[str, str], Args] = field(default_factory=dict)  # by turn and tool
-    bundles: list[Bundle] = field(default_factory=list)
+    bundles: list[context_assembly.Bundle] = field(default_factory=list)
     given: list[tuple[str, Args]] = field(default_factory=list)  # (tool, arguments) of every run
     asked: list[str] = field(default_factory=list)  # the questions that were put to the model
 
     @property
-    def plan(self) -> PlannedAssembly:
+    def plan(self) -> context_assembly.PlannedAssembly:
         names = {config.name for config in self.registry}
-        return PlannedAssembly(
+        return context_assembly.PlannedAssembly(
             tools=tuple(
-                PlannedTool(
+                context_assembly.PlannedTool(
                     name=config.name, dependencies=tuple(each for each in config.dependencies if each in names),
                     optional=config.optional, hears=config.hears, injects=config.inject_inputs,
                     basis=self.bases.get(config.name, config.name),
@@ -67,9 +59,9 @@ class FakeContext:
         )  # fmt: skip
 
     @property
-    def memory(self) -> ContextMemory:
+    def memory(self) -> context_assembly.ContextMemory:
         newest = {bundle.tool: bundle for bundle in self.bundles}
-        return ContextMemory(
+        return context_assembly.ContextMemory(
             slice_hash=slice_hash(self.said, self.acknowledgements),
             kept=tuple(newest.values()),
             danger=safety_keywords_in(self.said[-1], "", self.danger),
@@ -87,7 +79,7 @@ class FakeContext:
             return ModelReply(problem=said, usage=usage)
         return ModelReply(value=said, usage=usage)
 
-    def assemble(self, ask: AssembleAsk) -> Assembled:
+    def assemble(self, ask: context_assembly.AssembleAsk) -> context_assembly.Assembled:
         config = next(each for each in self.registry if each.name == ask.tool)
         sources = [self.outputs[source.turn_id, source.tool] for source in ask.sources]
         heard: Args = {"said": [*self.said]} if config.hears else {}
@@ -97,13 +89,15 @@ class FakeContext:
             output = self.tools[ask.tool](args)
             completeness = completeness_of(output)
         except (Broken, ValueError) as error:
-            return Assembled(tool=ask.tool, problem=Problem(code="bundle_failed", message=f"{ask.tool}: {error}"))
+            return context_assembly.Assembled(
+                tool=ask.tool, problem=Problem(code="bundle_failed", message=f"{ask.tool}: {error}")
+            )
         assert isinstance(output, dict)
-        bundle = Bundle(
+        bundle = context_assembly.Bundle(
             tool=ask.tool, turn_id=self.turn_id, completeness=completeness, slice_hash=ask.slice_hash,
             upstream=ask.upstream, digest=digest_of(output),
             gives=given_by(output, {key for each in self.registry for key in each.inject_inputs}),
         )  # fmt: skip
         self.outputs[self.turn_id, ask.tool] = output
         self.bundles.append(bundle)
-        return Assembled(tool=ask.tool, bundle=bundle)
+        return context_assembly.Assembled(tool=ask.tool, bundle=bundle)

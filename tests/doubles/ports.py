@@ -6,22 +6,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from perdure.activities.memory import MIRRORED_FIELDS, READ_METADATA
+from perdure.contracts import ids
 from perdure.contracts.activities import Checked, TurnContext, Verdicts
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
 from perdure.contracts.calls import CallState, ModelCallRequest, ModelReply, PlannedAsk, ToolCallRequest, ToolOutcome
 from perdure.contracts.context_assembly import AssembleAsk, Assembled
 from perdure.contracts.errors import Problem
-from perdure.contracts.ids import (
-    approval_id,
-    effect_key,
-    forced_checkpoint_id,
-    limit_id,
-    model_call_id,
-    question_id,
-    step_of,
-    tool_call_id,
-)
 from perdure.contracts.memory import CLIENT_TABLE, MAX_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef, Role
 from perdure.core.approvals.gates import effect_request, startable_calls
@@ -78,10 +69,10 @@ class FakeRun:
     def open(self) -> None:
         for call in self.asked[0] if self.asked else ():
             record = Record(call.call_id, kind=call.kind, tool=call.tool, snapshot=self.snapshot)
-            self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), record)
+            self.turn.book.setdefault(ids.approval_id(TURN_ID, call.call_id), record)
         for question in self.questions:
             asked = Record(question.call_id, kind=question.kind, snapshot=question.asked)
-            self.turn.book.setdefault(approval_id(TURN_ID, question.call_id), asked)
+            self.turn.book.setdefault(ids.approval_id(TURN_ID, question.call_id), asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,7 @@ class FakeModel:
         step = self.steps.next_number()
         if self.run.problem is not None:
             return ModelReply(problem=self.run.problem)
-        call_id = model_call_id(step)
+        call_id = ids.model_call_id(step)
         if call_id not in turn.replies:
             if turn.stopped:
                 return ModelReply(problem=STOPPED)
@@ -171,7 +162,7 @@ class FakeTools:
         step = self.steps.next_number()
         made = []
         for index, ask in enumerate(asks):
-            call_id = tool_call_id(step, index)
+            call_id = ids.tool_call_id(step, index)
             card = self.of.turn.cards.get(ask.tool)
             if call_id not in self.of.turn.rows and card is not None and not card.needs_approval:
                 self.of.turn.plan_call(step, index, ask.tool, ask.args, (ask.tool,))
@@ -211,7 +202,7 @@ class FakeTools:
             return ToolOutcome(call_id=row.call_id, state=row.state)
         if turn.stopped:
             return _not_run(ask, STOPPED)
-        approval = turn.book.get(approval_id(TURN_ID, row.call_id))
+        approval = turn.book.get(ids.approval_id(TURN_ID, row.call_id))
         if row.gated and approval is not None and approval.state is VerdictState.PENDING:
             return ToolOutcome(call_id=row.call_id, state=CallState.PLANNED)
         if row.gated and (approval is None or approval.state not in (VerdictState.APPROVED, VerdictState.EDITED)):
@@ -220,7 +211,7 @@ class FakeTools:
 
 
 def _ref(call_id: str, tool: str, kind: RequestKind) -> RequestRef:
-    return RequestRef(request_id=approval_id(TURN_ID, call_id), kind=kind, call_id=call_id, tool=tool)
+    return RequestRef(request_id=ids.approval_id(TURN_ID, call_id), kind=kind, call_id=call_id, tool=tool)
 
 
 def _not_run(ask: ToolCallRequest, problem: Problem | None) -> ToolOutcome:
@@ -238,7 +229,7 @@ class FakeMemory:
         if self.run.loaded is None:
             self.run.loaded = self._load()
             for request in self.run.loaded.pending[:1]:
-                self.run.steps.advance(step_of(request.call_id))
+                self.run.steps.advance(ids.step_of(request.call_id))
         return self.run.loaded
 
     async def facts(self, ask: FactsRequest) -> FactsAnswer:
@@ -294,9 +285,9 @@ class FakeMemory:
     def _checkpoints(self) -> list[Record]:
         """The calls of the last step, unless the model was called again since."""
         turn = self.run.turn
-        reached = max(map(step_of, turn.replies), default=0)
+        reached = max(map(ids.step_of, turn.replies), default=0)
         checkpoints = [record for record in turn.book.values() if record.kind is RequestKind.CHECKPOINT]
-        return [record for record in checkpoints if step_of(record.call_id) >= reached]
+        return [record for record in checkpoints if ids.step_of(record.call_id) >= reached]
 
     def _at(self, record: Record) -> RequestRef:
         return _ref(record.call_id, record.tool, record.kind).model_copy(update={"expires_at": NOW + timedelta(days=7)})
@@ -309,12 +300,12 @@ class FakeMemory:
         """The newest gated round, while any call of it is not settled."""
         turn = self.run.turn
         for gated_round in reversed(turn.rounds):
-            asked = [call for call in gated_round.calls if approval_id(TURN_ID, call.call_id) in turn.book]
+            asked = [call for call in gated_round.calls if ids.approval_id(TURN_ID, call.call_id) in turn.book]
             if asked:
                 unsettled = any(turn.rows[call.call_id].outcome is None for call in asked)
                 if not unsettled:
                     return None, ()
-                return gated_round, tuple(self._at(turn.book[approval_id(TURN_ID, call.call_id)]) for call in asked)
+                return gated_round, tuple(self._at(turn.book[ids.approval_id(TURN_ID, call.call_id)]) for call in asked)
         return None, ()
 
 
@@ -328,7 +319,10 @@ class FakePeople:
         self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args, *, continues: bool = False
     ) -> list[RequestRef]:
         self.run.continues = continues
-        own = {RequestKind.CHECKPOINT: forced_checkpoint_id(self.run.step), RequestKind.LIMIT: limit_id(self.run.step)}
+        own = {
+            RequestKind.CHECKPOINT: ids.forced_checkpoint_id(self.run.step),
+            RequestKind.LIMIT: ids.limit_id(self.run.step),
+        }
         gated = [call if call.call_id else call.model_copy(update={"call_id": own[call.kind]}) for call in gated]
         self.run.asked, self.run.snapshot = (tuple(gated), tuple(unknown)), snapshot
         approvals = [_ref(call.call_id, call.tool, call.kind) for call in gated]
@@ -336,7 +330,7 @@ class FakePeople:
 
     def open_question(self, question: Question) -> RequestRef:
         """Kept until the run ends; named by the step."""
-        call_id = question.call_id or question_id(self.run.step)
+        call_id = question.call_id or ids.question_id(self.run.step)
         self.run.questions = (question.model_copy(update={"call_id": call_id}),)
         return _ref(call_id, "", question.kind)
 
@@ -352,7 +346,7 @@ class FakePeople:
         verdict = Verdict(**same, state=VerdictState.UNREADABLE)
         if request.kind is RequestKind.EFFECT:
             row = self.run.turn.rows.get(request.call_id)
-            if row is None or request.request_id != effect_key(TURN_ID, request.call_id):
+            if row is None or request.request_id != ids.effect_key(TURN_ID, request.call_id):
                 return verdict
             unknown = row.state is CallState.OUTCOME_UNKNOWN
             state = VerdictState.PENDING if unknown else VerdictState.SETTLED

@@ -9,13 +9,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from perdure.activities.memory import (
-    NO_DOCUMENTS,
-    MemoryActivities,
-    loaded_event,
-    recall_documents,
-    try_recall_documents,
-)
+from perdure.activities import memory
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadRequest
 from perdure.contracts.calls import ToolOutcome
@@ -85,7 +79,7 @@ async def test_reads_writes_and_new_turns_renew_every_live_field(harness: Harnes
     ask = LoadRequest(address=address, agent_id="desk", agent_version=await harness.version())
 
     async def begins() -> None:
-        assert (await harness.activity(MemoryActivities(harness.deps).load, ask)).injected_fields == 2
+        assert (await harness.activity(memory.MemoryActivities(harness.deps).load, ask)).injected_fields == 2
 
     for touch in (lambda: got(harness, conversation_id), lambda: put(harness, conversation_id, other=None), begins):
         await age(harness, conversation_id, timedelta(seconds=3_000))
@@ -137,7 +131,7 @@ async def test_readers_turns_and_writers_of_a_conversation_do_not_block_each_oth
     async def again(number: int) -> None:
         await put(harness, conversation_id, **{f"f{(number * 7 + step) % 10}": number for step in range(10)})
         await got(harness, conversation_id)
-        await harness.activity(MemoryActivities(harness.deps).load, ask, run_id=f"run-{number}")
+        await harness.activity(memory.MemoryActivities(harness.deps).load, ask, run_id=f"run-{number}")
 
     calls = (harness.run_tool(address, f"t1.{number}") for number in range(3))
     ended = await asyncio.gather(*(again(number) for number in range(12)), *calls, return_exceptions=True)
@@ -196,7 +190,7 @@ async def filled_library(harness: Harness, urls: Urls, people: dict[str, Person]
 
 async def recalled(harness: Harness, address: TurnAddress, text: str, limits: MemoryLimits | None = None) -> Recalled:
     async with harness.db.transaction(address.tenant_id) as tx:
-        return await recall_documents(tx, address, text, limits or MemoryLimits())
+        return await memory.recall_documents(tx, address, text, limits or MemoryLimits())
 
 
 async def turn(harness: Harness, by: str = "requester", conversation_id: str | None = None) -> TurnAddress:
@@ -213,7 +207,7 @@ async def test_a_turn_recalls_near_episodes_of_its_user_and_reports_it_once(
     assert [ref.path for ref in found.hits] == ["rollback.md", "tone"]
     assert TRUSTED_BLOCK in found.text and DRAFT_BLOCK not in found.text
     assert "stop traffic" in found.text and "secret" not in found.text and "gardening" not in found.text
-    event = loaded_event(found)
+    event = memory.loaded_event(found)
     assert event is not None and event.kind == "memory.context.loaded"
     documents, first = event.data["documents"], found.hits[0]
     told = {"store": "workspace_conventions", "path": "rollback.md", "trust": "admin_approved"}
@@ -245,7 +239,7 @@ async def test_without_a_near_episode_there_is_no_message_event_or_row(
     address = await turn(harness)
     for text in ("", "   ", "the of and", "xylophone", "'; DROP TABLE turns; --", "\\ ' & | ! :*"):
         found = await recalled(harness, address, text)
-        assert found == NO_DOCUMENTS and loaded_event(found) is None
+        assert found == memory.NO_DOCUMENTS and memory.loaded_event(found) is None
     used = "SELECT count(*) FROM conversation_memory_usage WHERE turn_id = $1"
     assert await harness.value(used, address.turn_id) == 0
 
@@ -273,7 +267,7 @@ async def test_recall_obeys_its_token_budget_and_number_of_documents(harness: Ha
     small = await recalled(harness, address, "manatee", MemoryLimits(context_tokens=800))
     assert len(small.hits) == 2 and len(small.text) < 4 * 800 + 600
     assert (await recalled(harness, address, "manatee", MemoryLimits(context_documents=1))).hits == small.hits[:1]
-    assert (await recalled(harness, address, "manatee", MemoryLimits(context_tokens=100))) == NO_DOCUMENTS
+    assert (await recalled(harness, address, "manatee", MemoryLimits(context_tokens=100))) == memory.NO_DOCUMENTS
 
 
 async def test_the_operators_limits_apply_and_a_memory_fault_fails_no_turn(
@@ -282,16 +276,16 @@ async def test_the_operators_limits_apply_and_a_memory_fault_fails_no_turn(
     address = await turn(harness)
     few = replace(harness.deps, memory=MemoryLimits(context_documents=1))
     for deps, hits in ((harness.deps, 2), (few, 1)):
-        recalled_documents = await try_recall_documents(deps, address, "rollback")
+        recalled_documents = await memory.try_recall_documents(deps, address, "rollback")
         assert recalled_documents is not None and len(recalled_documents.hits) == hits
     for unknown in ({"turn_id": "not-a-turn"}, {"tenant_id": "other"}):
-        assert await try_recall_documents(harness.deps, address.model_copy(update=unknown), "rollback") in (
-            NO_DOCUMENTS,
+        assert await memory.try_recall_documents(harness.deps, address.model_copy(update=unknown), "rollback") in (
+            memory.NO_DOCUMENTS,
             None,
         )
     mistaken = replace(harness.deps, memory=cast(MemoryLimits, None))
     with capture_logs() as logged:
-        assert await try_recall_documents(mistaken, address, "rollback") is None
+        assert await memory.try_recall_documents(mistaken, address, "rollback") is None
     assert [(each["event"], each["error"]) for each in logged] == [("document_recall_failed", "AttributeError")]
 
 

@@ -16,21 +16,7 @@ from perdure.contracts.messages import PREVIEW_CHARACTERS, Role
 from perdure.contracts.turns import Limits, Usage
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM
 from perdure.graph.spec import Outcome
-from perdure.graph.topologies.decision_hub import backend
-from perdure.graph.topologies.decision_hub.backend import (
-    TIMEOUT_CODES,
-    AnswerStatus,
-    ErrorType,
-    classify_answer,
-    fallback_text,
-)
-from perdure.graph.topologies.decision_hub.spec import (
-    COMMANDS_IN_ORDER,
-    NEEDS_PERMISSION,
-    Command,
-    TurnProgress,
-    next_command,
-)
+from perdure.graph.topologies.decision_hub import backend, spec
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, begin
 
@@ -196,22 +182,22 @@ async def test_no_text_changes_the_route(text: str, said: str, dead: bool) -> No
     assert alarms(run) == []
 
 
-Commands = frozenset[Command]
-COMMANDS = st.frozensets(st.sampled_from(Command))
+Commands = frozenset[spec.Command]
+COMMANDS = st.frozensets(st.sampled_from(spec.Command))
 
 
 @given(COMMANDS, COMMANDS)
 def test_a_turn_repeats_no_command_and_a_failure_ends_it_immediately(done: Commands, allowed: Commands) -> None:
-    assert next_command(TurnProgress(True, done, allowed)) is Command.FORMAT
-    given_so_far: list[Command] = []
-    while (command := next_command(TurnProgress(False, done, allowed))) is not Command.FORMAT:
+    assert spec.next_command(spec.TurnProgress(True, done, allowed)) is spec.Command.FORMAT
+    given_so_far: list[spec.Command] = []
+    while (command := spec.next_command(spec.TurnProgress(False, done, allowed))) is not spec.Command.FORMAT:
         given_so_far.append(command)
         done |= {command}
-    assert len(set(given_so_far)) == len(given_so_far) <= len(COMMANDS_IN_ORDER)
-    assert not [command for command in given_so_far if command in NEEDS_PERMISSION and command not in allowed]
+    assert len(set(given_so_far)) == len(given_so_far) <= len(spec.COMMANDS_IN_ORDER)
+    assert not [command for command in given_so_far if command in spec.NEEDS_PERMISSION and command not in allowed]
 
 
-S, E = AnswerStatus, ErrorType
+S, E = backend.AnswerStatus, backend.ErrorType
 UNUSABLE, BACKEND_AWAY = (S.RECOVERABLE_ERROR, E.INVALID_OUTPUT), (S.FATAL_ERROR, E.BACKEND_UNAVAILABLE)
 CODES = {
     (S.RECOVERABLE_ERROR, E.TIMEOUT): "model_timeout activity_timeout",
@@ -222,16 +208,18 @@ CODES = {
 
 
 def test_each_provider_error_code_has_its_error_type() -> None:
-    assert classify_answer(None, "words") == (S.SUCCESS, None)
-    assert classify_answer(None, "") == classify_answer(None, " \n\t") == UNUSABLE
+    assert backend.classify_answer(None, "words") == (S.SUCCESS, None)
+    assert backend.classify_answer(None, "") == backend.classify_answer(None, " \n\t") == UNUSABLE
     for means, codes in CODES.items():
         for problem in (Problem(code=code, message="no") for code in codes.split()):
-            assert classify_answer(problem, "") == classify_answer(problem, "half an answer") == means, problem.code
+            assert (
+                backend.classify_answer(problem, "") == backend.classify_answer(problem, "half an answer") == means
+            ), problem.code
 
 
 def test_every_error_code_of_a_model_call_is_in_exactly_one_row() -> None:
     codes = codes_of_model_calls()
-    rows = [TIMEOUT_CODES, backend.UNUSABLE_ANSWER_CODES, backend.UNAVAILABLE_CODES, backend.ENGINE_ENDS]
+    rows = [backend.TIMEOUT_CODES, backend.UNUSABLE_ANSWER_CODES, backend.UNAVAILABLE_CODES, backend.ENGINE_ENDS]
     assert {code: sum(code in row for row in rows) for code in codes} == dict.fromkeys(codes, 1)
 
 
@@ -249,11 +237,11 @@ def codes_of_model_calls() -> set[str]:
 
 @given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())
 def test_only_an_error_has_a_type_and_only_a_success_needs_text(problem: Problem | None, text: str) -> None:
-    status, error_type = classify_answer(problem, text)
+    status, error_type = backend.classify_answer(problem, text)
     assert (status is S.SUCCESS) == (error_type is None)
     assert status is not S.SUCCESS or text.strip()
 
 
-@pytest.mark.parametrize("error_type", ErrorType)
-def test_a_fallback_is_marked_with_its_type(error_type: ErrorType) -> None:
-    assert fallback_text(error_type).startswith(f"[{error_type.value}] ")
+@pytest.mark.parametrize("error_type", backend.ErrorType)
+def test_a_fallback_is_marked_with_its_type(error_type: backend.ErrorType) -> None:
+    assert backend.fallback_text(error_type).startswith(f"[{error_type.value}] ")

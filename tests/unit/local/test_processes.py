@@ -12,17 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from perdure.local import processes
 from perdure.local.data_dir import StackError
-from perdure.local.processes import (
-    HangDetector,
-    ProcessRegistry,
-    RunningChildren,
-    StartProgress,
-    TimeLimits,
-    alive,
-    end_leftovers,
-    running_children,
-)
 from tests.eventually import wait_until
 
 
@@ -50,8 +41,8 @@ def age(children_file: Path, *keys: str) -> None:
 
 
 def test_a_leftover_process_is_ended_and_named(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    ProcessRegistry(children_file).add("worker-llm", sleeper.pid, signal.SIGKILL)
-    assert end_leftovers(children_file) == ["worker-llm"]
+    processes.ProcessRegistry(children_file).add("worker-llm", sleeper.pid, signal.SIGKILL)
+    assert processes.end_leftovers(children_file) == ["worker-llm"]
     assert sleeper.wait(timeout=20) == -signal.SIGKILL
     assert not children_file.exists()
 
@@ -62,45 +53,45 @@ def test_the_children_of_an_orphaned_process_are_ended_too(children_file: Path) 
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         grandchild = int(parent.stdout.readline())
-        ProcessRegistry(children_file).add("api", parent.pid, signal.SIGTERM)
+        processes.ProcessRegistry(children_file).add("api", parent.pid, signal.SIGTERM)
         began = time.monotonic()
-        end_leftovers(children_file)
+        processes.end_leftovers(children_file)
         assert time.monotonic() - began < 2
-    wait_until(lambda: alive(grandchild) is None, 20, grandchild)
+    wait_until(lambda: processes.alive(grandchild) is None, 20, grandchild)
 
 
 def test_a_reused_pid_and_an_ended_child_are_not_touched(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    registry = ProcessRegistry(children_file)
+    registry = processes.ProcessRegistry(children_file)
     registry.add("api", sleeper.pid, signal.SIGKILL)
     age(children_file)
-    assert end_leftovers(children_file) == []
+    assert processes.end_leftovers(children_file) == []
     registry.add("api", sleeper.pid, signal.SIGKILL)
     registry.remove("api")
-    assert end_leftovers(children_file) == []
+    assert processes.end_leftovers(children_file) == []
     assert sleeper.poll() is None
 
 
 def test_running_children_and_supervisor_are_only_listed(children_file: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    assert running_children(children_file) == RunningChildren(None, {})
-    ProcessRegistry(children_file).add("api", sleeper.pid, signal.SIGKILL)
-    assert running_children(children_file) == RunningChildren(os.getpid(), {"api": sleeper.pid})
+    assert processes.running_children(children_file) == processes.RunningChildren(None, {})
+    processes.ProcessRegistry(children_file).add("api", sleeper.pid, signal.SIGKILL)
+    assert processes.running_children(children_file) == processes.RunningChildren(os.getpid(), {"api": sleeper.pid})
     age(children_file, "supervisor")
-    assert running_children(children_file) == RunningChildren(None, {"api": sleeper.pid})
+    assert processes.running_children(children_file) == processes.RunningChildren(None, {"api": sleeper.pid})
     assert sleeper.poll() is None
     age(children_file)
-    assert running_children(children_file) == RunningChildren(None, {})
+    assert processes.running_children(children_file) == processes.RunningChildren(None, {})
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[3]", '[{"pid": 1}]'])
 def test_a_damaged_list_is_empty(children_file: Path, content: str) -> None:
     children_file.write_text(content)
-    assert end_leftovers(children_file) == []
+    assert processes.end_leftovers(children_file) == []
 
 
 def test_a_zombie_does_not_count_as_running() -> None:
     with subprocess.Popen(["true"]) as zombie:
         wait_until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 20, zombie)
-        assert alive(zombie.pid) is None
+        assert processes.alive(zombie.pid) is None
 
 
 Record = tuple[float, float, int]
@@ -124,14 +115,14 @@ STARTS: dict[str, tuple[list[Record], str]] = {
 
 @pytest.mark.parametrize(("records", "failure"), STARTS.values(), ids=STARTS)
 def test_a_start_fails_when_it_makes_no_progress_or_never_ends(records: list[Record], failure: str) -> None:
-    start = StartProgress(10, 0.0)
+    start = processes.StartProgress(10, 0.0)
     for now, cpu, lines in records:
         start.record(now, cpu, lines)
     assert start.failure(records[-1][0]) == failure
 
 
 def test_time_spent_waiting_for_other_parts_does_not_count() -> None:
-    start = StartProgress(10, 0.0)
+    start = processes.StartProgress(10, 0.0)
     for now in range(1, 100):
         start.exclude_wait(float(now))
         assert start.failure(now) == "" and start.report(now) == ""
@@ -140,7 +131,7 @@ def test_time_spent_waiting_for_other_parts_does_not_count() -> None:
 
 
 def test_a_slow_start_is_reported_from_time_to_time() -> None:
-    start, reports = StartProgress(180, 0.0), []
+    start, reports = processes.StartProgress(180, 0.0), []
     for now in range(100):
         start.record(float(now), 0.0, 0)
         if report := start.report(float(now)):
@@ -158,14 +149,14 @@ def test_a_slow_start_is_reported_from_time_to_time() -> None:
     pytest.param(0, [(at, False) for at in range(1000)], False, id="the setting is zero"),
 ])  # fmt: skip
 def test_a_part_hangs_without_an_answer_in_time(limit: float, records: list[tuple[float, bool]], hangs: bool) -> None:
-    detector = HangDetector(limit, 0.0)
+    detector = processes.HangDetector(limit, 0.0)
     assert [detector.is_hung(responded, now) for now, responded in records][-1] is hangs
 
 
 def test_start_and_hang_times_are_read_in_seconds() -> None:
-    assert TimeLimits.from_environ({}) == TimeLimits(180, 20)
+    assert processes.TimeLimits.from_environ({}) == processes.TimeLimits(180, 20)
     given = {"PERDURE_START_SECONDS": "600", "PERDURE_HANG_SECONDS": "0"}
-    assert TimeLimits.from_environ(given) == TimeLimits(600, 0)
+    assert processes.TimeLimits.from_environ(given) == processes.TimeLimits(600, 0)
     for name, value in (("PERDURE_START_SECONDS", "0"), ("PERDURE_HANG_SECONDS", "soon")):
         with pytest.raises(StackError, match=f"{name}.*'{value}'"):
-            TimeLimits.from_environ({name: value})
+            processes.TimeLimits.from_environ({name: value})

@@ -20,15 +20,8 @@ from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import App, Engine, load_app, publish
 from perdure.contracts.agents import DayLimits, PublishedAgent
 from perdure.contracts.values import canonical_json
+from perdure.core.agents import prompts
 from perdure.core.agents.plans import turn_plan
-from perdure.core.agents.prompts import (
-    User,
-    persona_of,
-    skill_activation,
-    system_prefix,
-    template_messages,
-    with_changed_arguments,
-)
 from perdure.core.agents.toolsets import offered_tools
 from perdure.core.text import estimated_tokens
 from tests.local_egress import new_client
@@ -241,7 +234,7 @@ async def test_a_failed_call_and_a_changed_one_are_reported_as_such() -> None:
     failed = {**result, "content": '{"status": "error", "message": "the block ran too long"}'}
     said, calls = await answer("rule_37", [*before, failed], [])
     assert "the block ran too long" in said and calls == []
-    changed = {**result, "content": canonical_json(with_changed_arguments({}, json.loads(result["content"])))}
+    changed = {**result, "content": canonical_json(prompts.with_changed_arguments({}, json.loads(result["content"])))}
     said, calls = await answer("rule_37", [*before, changed], [])
     assert said != done.answer and said.endswith(done.answer) and calls == []
 
@@ -345,7 +338,7 @@ def test_the_checkpoints_come_from_the_skills_own_rules(filings_app: App) -> Non
 
 def test_the_persona_is_the_agents_or_else_its_root_skills(agents: dict[str, PublishedAgent]) -> None:
     """The persona of a skill that is only selected has no effect."""
-    personas = {agent_id: persona_of(each.definition) for agent_id, each in agents.items()}
+    personas = {agent_id: prompts.persona_of(each.definition) for agent_id, each in agents.items()}
     assert {agent_id: (persona.key, persona.source) for agent_id, persona in personas.items()} == {
         "rule_37": ("spacing_specialist", "agent"),
         "rule_32": ("flaring_specialist", "agent"),
@@ -354,15 +347,15 @@ def test_the_persona_is_the_agents_or_else_its_root_skills(agents: dict[str, Pub
         "general": ("platform_default", "platform_default"),
     }
     bare = agents["rule_37"].definition.model_copy(update={"persona": "", "persona_key": ""})
-    assert (persona_of(bare).key, persona_of(bare).source) == ("filing_specialist", "root_skill")
+    assert (prompts.persona_of(bare).key, prompts.persona_of(bare).source) == ("filing_specialist", "root_skill")
 
 
 def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAgent]) -> None:
     general = agents["general"].definition
     assert general.root_skill is None and general.skills == ()
     desk = agents["rule_37"].definition
-    assert not DOMAIN.search(system_prefix(general, persona_of(general), User("Ann", "clerk")))
-    assert DOMAIN.search(system_prefix(desk, persona_of(desk), User("Ann", "clerk")))
+    assert not DOMAIN.search(prompts.system_prefix(general, prompts.persona_of(general), prompts.User("Ann", "clerk")))
+    assert DOMAIN.search(prompts.system_prefix(desk, prompts.persona_of(desk), prompts.User("Ann", "clerk")))
 
 
 def test_a_skills_parts_fit_their_tiers_and_its_templates_are_filled(filings_app: App) -> None:
@@ -371,8 +364,8 @@ def test_a_skills_parts_fit_their_tiers_and_its_templates_are_filled(filings_app
     for skill in filings_app.skills.values():
         assert 200 <= estimated_tokens(skill.body) <= 800, skill.id
         assert skill.artifacts and skill.templates and skill.triggers and skill.domain_tags
-        assert skill.artifacts[0].text in skill_activation(skill)
-    texts = template_messages(rule_37, list(filings_app.skills.values()), User("Ann"))
+        assert skill.artifacts[0].text in prompts.skill_activation(skill)
+    texts = prompts.template_messages(rule_37, list(filings_app.skills.values()), prompts.User("Ann"))
     assert "Ann" in texts[0]
     assert not any("{{" in text for text in texts)
 
