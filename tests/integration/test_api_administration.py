@@ -148,15 +148,12 @@ async def test_a_chat_token_is_refused_on_every_other_route(api: Api, visitor: C
     asked = await paused(api)
     assert (await visitor.get(asked.path, headers=head)).status_code == 200
     for method, path, body in (
-        ("GET", "/v1/approvals", None),
-        ("POST", "/v1/approvals/decisions", {"items": [item(asked, "approve")]}),
-        ("POST", f"{asked.path}/claim", {}),
-        ("POST", f"{asked.path}/reassign", {"to": "admin"}),
-        ("GET", "/v1/turns", None),
-        ("POST", "/v1/conversations", {"agent": "refunds"}),
+        ("GET", "/v1/approvals", None), ("POST", "/v1/approvals/decisions", {"items": [item(asked, "approve")]}),
+        ("POST", f"{asked.path}/claim", {}), ("POST", f"{asked.path}/reassign", {"to": "admin"}),
+        ("GET", "/v1/turns", None), ("POST", "/v1/conversations", {"agent": "refunds"}),
         ("POST", "/v1/users", {"name": "eve", "roles": ["admin"]}),
         ("POST", "/v1/auth/password", {"password": "taken over"}),
-    ):
+    ):  # fmt: skip
         assert refusal(await visitor.request(method, path, json=body, headers=head)) == (403, "chat_token"), path
     token = head["Authorization"].removeprefix("Bearer ")
     assert refusal(await visitor.post("/v1/auth/login", json={"token": token})) == (403, "chat_token")

@@ -99,14 +99,9 @@ async def test_a_refusal_is_final_and_a_broken_line_ends_one_call(
 
 
 @pytest.mark.parametrize(("how", "kept"), [
-    ("misfits", "often"),
-    ("content_is_number", "42"),
-    ("result_is_text", "pressed"),
-    ("result_is_list", "pressed"),
-    ("broken_json", "pressed"),
-    ("is_huge", "content"),
-    *(("deep_arrays", "7"), ("deep_structure", "7")),
-    ("text_id_and_misfit", "42"),
+    ("misfits", "often"), ("content_is_number", "42"), ("result_is_text", "pressed"),
+    ("result_is_list", "pressed"), ("broken_json", "pressed"), ("is_huge", "content"),
+    *(("deep_arrays", "7"), ("deep_structure", "7")), ("text_id_and_misfit", "42"),
 ])  # fmt: skip
 async def test_an_answer_that_its_schema_or_the_protocol_forbids_is_reported(
     new_raw_server: Raws, how: str, kept: str
@@ -145,12 +140,8 @@ async def test_an_answer_over_http_of_another_kind_is_read(tmp_path: Path, how: 
 
 
 @pytest.mark.parametrize(("how", "ends"), [
-    ("as_html", ServerLost),
-    ("as_nothing", ServerLost),
-    ("as_events_without_one", ServerLost),
-    ("notice_alone", ServerLost),
-    ("large_notice", ServerLost),
-    ("other_number", ServerLost),
+    ("as_html", ServerLost), ("as_nothing", ServerLost), ("as_events_without_one", ServerLost),
+    ("notice_alone", ServerLost), ("large_notice", ServerLost), ("other_number", ServerLost),
     ("says_invalid_params", ToolRefused),
 ])  # fmt: skip
 async def test_only_the_servers_own_error_rejects_a_call(tmp_path: Path, how: str, ends: type[Exception]) -> None:
@@ -168,15 +159,9 @@ async def test_an_http_error_ends_the_call_at_once_with_the_servers_words(tmp_pa
 
 
 @pytest.mark.parametrize(("how", "output"), [
-    ("half_characters", "pressed 😀 \ufffd, \\ud83d"),
-    ("no_version", "pressed"),
-    ("starts_with_mark", "pressed"),
-    ("nulls", "pressed"),
-    ("nulls_in_block", "pressed"),
-    ("id_is_float", "pressed"),
-    ("id_is_text", "pressed"),
-    ("long_integer", {"content": []}),
-    ("pretty", "pressed"),
+    ("half_characters", "pressed 😀 \ufffd, \\ud83d"), ("no_version", "pressed"), ("starts_with_mark", "pressed"),
+    ("nulls", "pressed"), ("nulls_in_block", "pressed"), ("id_is_float", "pressed"),
+    ("id_is_text", "pressed"), ("long_integer", {"content": []}), ("pretty", "pressed"),
 ])  # fmt: skip
 async def test_an_answer_that_can_be_mended_is_not_lost(new_raw_server: Raws, how: str, output: str) -> None:
     assert (await new_raw_server(how).press()).output == output
@@ -191,15 +176,10 @@ async def test_a_tool_that_breaks_the_protocol_costs_only_itself(new_raw_server:
 
 
 @pytest.mark.parametrize(("how", "words"), [
-    ("exits", "cannot reach the licence server"),
-    ("expired", "licence expired; .*check its settings"),
-    ("locked", "database is locked; .*check its settings"),
-    ("old_version", "1999-12-31; use a release"),
-    ("no_capabilities", "capabilities"),
-    ("null_tools", "tools"),
-    ("always_login", "text/html"),
-    ("always_words", "no such app"),
-    ("always_moved", "https://new.example/mcp"),
+    ("exits", "cannot reach the licence server"), ("expired", "licence expired; .*check its settings"),
+    ("locked", "database is locked; .*check its settings"), ("old_version", "1999-12-31; use a release"),
+    ("no_capabilities", "capabilities"), ("null_tools", "tools"), ("always_login", "text/html"),
+    ("always_words", "no such app"), ("always_moved", "https://new.example/mcp"),
 ])  # fmt: skip
 async def test_an_unusable_server_is_reported_in_its_own_words(
     new_raw_server: Raws, tmp_path: Path, how: str, words: str

@@ -364,12 +364,9 @@ async def test_a_webhook_to_a_forbidden_address_is_not_sent(webhook_app: Webhook
     monkeypatch.setattr(WebhookSender, "_post", posted)
     await webhook_app.end_all()
     for url in (  # each was allowed once, and is no longer
-        "http://127.0.0.1:9/hook",
-        "https://other.test/hook",
-        "http://hooks.example.org/hook",
-        "https://169.254.169.254/latest",
-        "https://nowhere.example.org/",
-    ):
+        "http://127.0.0.1:9/hook", "https://other.test/hook", "http://hooks.example.org/hook",
+        "https://169.254.169.254/latest", "https://nowhere.example.org/",
+    ):  # fmt: skip
         await webhook_app.add(url)
     await webhook_app.request_approval()
     await webhook_app.deliver()

@@ -67,11 +67,8 @@ async def test_reasoning_is_separated_from_text_and_broken_arguments_are_passed_
 
 
 @pytest.mark.parametrize(("step", "requests"), [
-    (Step(whole=True), 1),
-    (Step(whole=True, media="text/plain"), 1),
-    (Step(refuses=("stream_options",)), 2),
-    (Step(refuses=("stream",)), 2),
-    (Step(refuses=("stream_options", "stream")), 3),
+    (Step(whole=True), 1), (Step(whole=True, media="text/plain"), 1), (Step(refuses=("stream_options",)), 2),
+    (Step(refuses=("stream",)), 2), (Step(refuses=("stream_options", "stream")), 3),
 ], ids=["ignores stream", "as plain text", "refuses its options", "refuses it", "refuses both"])  # fmt: skip
 async def test_a_server_that_does_not_stream_is_read(client: RecordingClient, step: Step, requests: int) -> None:
     calls = (Call(name="a", id="i"), Call(name="b", id="j"))

@@ -266,17 +266,13 @@ def test_the_tools_in_a_providers_text_are_found(text: str, named: list[str]) ->
 
 
 @pytest.mark.parametrize(("names", "ends", "reason", "truncated"), [
-    ("openai azure mistral ollama", "stop", "stop", False),
-    ("gemini", "STOP", "stop", False),
-    ("anthropic", "end_turn stop_sequence", "stop", False),
-    ("openai azure mistral ollama", "length", "length", True),
+    ("openai azure mistral ollama", "stop", "stop", False), ("gemini", "STOP", "stop", False),
+    ("anthropic", "end_turn stop_sequence", "stop", False), ("openai azure mistral ollama", "length", "length", True),
     ("anthropic", "max_tokens model_context_window_exceeded", "length", True),
-    ("mistral", "model_length", "length", True),
-    ("gemini", "MAX_TOKENS", "length", True),
+    ("mistral", "model_length", "length", True), ("gemini", "MAX_TOKENS", "length", True),
     ("openai azure", "content_filter", "content_filter", True),
     ("gemini", "SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII", "content_filter", True),
-    ("anthropic", "refusal", "refusal", True),
-    ("anthropic", "pause_turn", "pause_turn", True),
+    ("anthropic", "refusal", "refusal", True), ("anthropic", "pause_turn", "pause_turn", True),
 ])  # fmt: skip
 async def test_each_end_of_an_answer_has_its_reason(
     client: RecordingClient, names: str, ends: str, reason: str, truncated: bool
@@ -293,14 +289,11 @@ async def test_each_end_of_an_answer_has_its_reason(
 
 AZURE_FILTER: JsonValue = {
     "error": {
-        "message": "The response was filtered.",
-        "type": None,
-        "param": "prompt",
-        "code": "content_filter",
-        "status": 400,
+        "message": "The response was filtered.", "type": None, "param": "prompt",
+        "code": "content_filter", "status": 400,
         "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {"hate": {"filtered": True}}},
     }
-}
+}  # fmt: skip
 BLOCKED = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 9}}
 
 
@@ -353,15 +346,11 @@ INVALID = "invalid_request_error"
 @pytest.mark.parametrize(("url", "messages", "status", "code"), [
     (f"openai{CHAT}", openai_call("x" * 41), 400, INVALID),
     (f"azure{DEPLOYED}?api-version=2024-10-21", [*openai_call("x")[:2], SAY], 400, INVALID),
-    (f"azure{DEPLOYED}", [SAY], 404, "404"),
-    (f"azure{CHAT}?api-version=2024-10-21", [SAY], 404, "404"),
+    (f"azure{DEPLOYED}", [SAY], 404, "404"), (f"azure{CHAT}?api-version=2024-10-21", [SAY], 404, "404"),
     ("anthropic/v1/messages", [SAY, {"role": "assistant", "content": [USE]}, SAY], 400, INVALID),
-    ("anthropic/v1/messages", [SAID, SAY], 400, INVALID),
-    ("anthropic/v1/messages", [SAY, SAY], 400, INVALID),
-    ("anthropic/v1/messages", [SAY, SAID], 400, INVALID),
-    (f"mistral{CHAT}", openai_call("call_1"), 400, "3280"),
-    (f"mistral{CHAT}", [*openai_call("D681PevKs"), SAY], 400, "3230"),
-    (f"mistral{CHAT}", [SAY, SAID], 400, "3230"),
+    ("anthropic/v1/messages", [SAID, SAY], 400, INVALID), ("anthropic/v1/messages", [SAY, SAY], 400, INVALID),
+    ("anthropic/v1/messages", [SAY, SAID], 400, INVALID), (f"mistral{CHAT}", openai_call("call_1"), 400, "3280"),
+    (f"mistral{CHAT}", [*openai_call("D681PevKs"), SAY], 400, "3230"), (f"mistral{CHAT}", [SAY, SAID], 400, "3230"),
     (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
     (f"gemini{STREAMED}", [ASKED, {"role": "model", "parts": [CALL, CALL]}, TOLD], 400, "INVALID_ARGUMENT"),
     ("ollama/api/chat", openai_call("x"), 400, ""),

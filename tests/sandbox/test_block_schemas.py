@@ -67,12 +67,9 @@ async def test_an_invalid_block_is_a_fault_and_no_exception(
     ("[1, '2']", {"type": "array", "items": {"type": "integer"}}, None, False),
     ("(1, 2)", {"$ref": "#/$defs/pair", "$defs": {"pair": {"maxItems": 2}}}, [1, 2], True),
     ("(1, 2, 3)", {"$ref": "#/$defs/pair", "$defs": {"pair": {"maxItems": 2}}}, None, False),
-    ("None", {"type": ["string", "null"]}, None, True),
-    ("'é\\n'", {"type": "string"}, "é\n", True),
-    ("1.5", {"type": "integer"}, None, False),
-    ("10 ** 30", {}, 10**30, True),
-    ("{1: 'a'}", {"type": "object"}, {"1": "a"}, True),
-    ("{'a': float('nan')}", {}, None, False),
+    ("None", {"type": ["string", "null"]}, None, True), ("'é\\n'", {"type": "string"}, "é\n", True),
+    ("1.5", {"type": "integer"}, None, False), ("10 ** 30", {}, 10**30, True),
+    ("{1: 'a'}", {"type": "object"}, {"1": "a"}, True), ("{'a': float('nan')}", {}, None, False),
 ])  # fmt: skip
 async def test_values_of_every_kind_are_checked_against_the_schema(
     sandbox: MontySandbox, code: str, schema: Any, value: JsonValue, fits: bool
@@ -112,15 +109,11 @@ def block_with_signature(signature: str) -> str:
 
 
 @pytest.mark.parametrize(("code", "line"), [
-    (circle(9, "        raise ValueError(radius_foot)"), 9),
-    (circle(11, "    return {'area': 'x' / 2}"), 11),
-    (circle(2, "import subprocess"), 2),
-    (circle(10, "    spare = 1; del spare"), 10),
-    (circle(4, "class Sly(dict): pass"), 4),
-    (circle(8, "    if radius_feet < 0"), 8),
+    (circle(9, "        raise ValueError(radius_foot)"), 9), (circle(11, "    return {'area': 'x' / 2}"), 11),
+    (circle(2, "import subprocess"), 2), (circle(10, "    spare = 1; del spare"), 10),
+    (circle(4, "class Sly(dict): pass"), 4), (circle(8, "    if radius_feet < 0"), 8),
     (block_with_signature("radius_feet: str, places: int = 2"), 3),
-    (block_with_signature("radius_feet: float, places: int"), 3),
-    (block_with_signature("radius_feet: float"), 3),
+    (block_with_signature("radius_feet: float, places: int"), 3), (block_with_signature("radius_feet: float"), 3),
     (block_with_signature("radius_feet: float, places: int, more: int"), 3),
     ("def run(radius_feet: float, places: int = 2) -> list[float]:\n    return [radius_feet]", 1),
     (block_with_signature("radius_feet: float, places: int = 2"), None),

@@ -56,18 +56,11 @@ def test_structured_content_is_the_result_or_else_a_lone_text() -> None:
 
 
 @pytest.mark.parametrize(("texts", "structured", "both"), [
-    (['{"a": 1}'], {"a": 1}, False),
-    (["", " "], {"a": 1}, False),
-    ([], {"a": 1}, False),
-    (["3"], {"result": 3}, False),
-    (["three"], {"result": "three"}, False),
-    (['{"result": 3}'], {"result": 3}, False),
-    (["1", '{"b": 2}'], {"result": [1, {"b": 2}]}, False),
-    (["[1]"], {"result": [1]}, False),
-    (["THE TEXT OF THE FILE"], {"name": "a.txt"}, True),
-    (['{"a": 1}', "and a note"], {"a": 1}, True),
-    (['{"a": 2}'], {"a": 1}, True),
-    (["1", "2"], {"result": [1, 3]}, True),
+    (['{"a": 1}'], {"a": 1}, False), (["", " "], {"a": 1}, False), ([], {"a": 1}, False),
+    (["3"], {"result": 3}, False), (["three"], {"result": "three"}, False), (['{"result": 3}'], {"result": 3}, False),
+    (["1", '{"b": 2}'], {"result": [1, {"b": 2}]}, False), (["[1]"], {"result": [1]}, False),
+    (["THE TEXT OF THE FILE"], {"name": "a.txt"}, True), (['{"a": 1}', "and a note"], {"a": 1}, True),
+    (['{"a": 2}'], {"a": 1}, True), (["1", "2"], {"result": [1, 3]}, True),
 ])  # fmt: skip
 def test_text_and_structure_both_reach_the_model(texts: list[str], structured: dict[str, Any], both: bool) -> None:
     output = output_of(answer(*map(text, texts), structured=structured))
@@ -212,22 +205,17 @@ AWAY, NO, LOST = ToolUnavailable, ToolRefused, ServerLost
 
 
 @pytest.mark.parametrize(("answered", "note", "read", "keyed", "opaque"), [
-    (mcp_error(CLOSED), {"sent": False}, AWAY, AWAY, AWAY),
-    (mcp_error(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
-    (CUT_OFF, {}, LOST, LOST, LOST),
-    (mcp_error(CLOSED), {}, NO, LOST, LOST),
+    (mcp_error(CLOSED), {"sent": False}, AWAY, AWAY, AWAY), (mcp_error(INTERNAL), {"sent": False}, AWAY, AWAY, AWAY),
+    (CUT_OFF, {}, LOST, LOST, LOST), (mcp_error(CLOSED), {}, NO, LOST, LOST),
     (mcp_error(INTERNAL), {"lost": True}, LOST, LOST, LOST),
     *((mcp_error(NO_METHOD), {}, NO, NO, NO), (mcp_error(BAD), {}, NO, NO, NO)),
     *((mcp_error(code), {"status": 200}, NO, LOST, LOST) for code in (BAD, NO_METHOD)),
     (mcp_error(NO_METHOD), {"status": 200, "has_error": True}, NO, NO, NO),
     *((mcp_error(BAD), {"status": 404}, AWAY, AWAY, AWAY), (mcp_error(INTERNAL), {}, NO, LOST, LOST)),
     *((mcp_error(OWN), {}, NO, LOST, LOST), (ValueError("no result"), {}, NO, LOST, LOST)),
-    (mcp_error(CLOSED), {"too_large": True}, NO, LOST, LOST),
-    (mcp_error(INTERNAL), {"status": 401}, NO, NO, NO),
-    (mcp_error(INTERNAL), {"status": 500}, AWAY, LOST, LOST),
-    (mcp_error(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
-    (mcp_error(INTERNAL), {"status": 409}, NO, LOST, NO),
-    (mcp_error(BAD), {"status": 307}, NO, LOST, LOST),
+    (mcp_error(CLOSED), {"too_large": True}, NO, LOST, LOST), (mcp_error(INTERNAL), {"status": 401}, NO, NO, NO),
+    (mcp_error(INTERNAL), {"status": 500}, AWAY, LOST, LOST), (mcp_error(INTERNAL), {"status": 429}, AWAY, AWAY, NO),
+    (mcp_error(INTERNAL), {"status": 409}, NO, LOST, NO), (mcp_error(BAD), {"status": 307}, NO, LOST, LOST),
 ])  # fmt: skip
 def test_a_failure_follows_its_effect_class(answered: object, note: Any, read: type, keyed: type, opaque: type) -> None:
     for effect, wanted in (("read", read), ("keyed", keyed), ("opaque", opaque)):

@@ -91,12 +91,9 @@ YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 
 
 @pytest.mark.parametrize(("calls", "value"), [
-    ([("verdict", NO)], {"hijacked": False}),
-    ([("verdict", NO), ("verdict", NO)], {"hijacked": False}),
-    ([("verdict", NO), ("verdict", YES)], None),
-    ([("other", NO)], None),
-    ([("other", NO), ("verdict", YES)], {"hijacked": True}),
-    ([], None),
+    ([("verdict", NO)], {"hijacked": False}), ([("verdict", NO), ("verdict", NO)], {"hijacked": False}),
+    ([("verdict", NO), ("verdict", YES)], None), ([("other", NO)], None),
+    ([("other", NO), ("verdict", YES)], {"hijacked": True}), ([], None),
 ])  # fmt: skip
 def test_an_answer_by_function_has_only_that_functions_output(calls: list[tuple[str, str]], value: Any) -> None:
     wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
@@ -159,12 +156,9 @@ def test_a_call_that_does_not_run_has_the_propertys_own_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "written", "sent"), [
-    ("look", '{"what": "a"}', None),
-    ("look", '{"wha": "a"}', '{"wha": "a"}'),
-    ("look", '{"what": "a', r'{"_invalid_arguments":"{\"what\": \"a"}'),
-    ("look", "", None),
-    ("gone", '{"what": "a"}', '{"what": "a"}'),
-    (LOAD_TOOLSET, "rooms", '{"_invalid_arguments":"rooms"}'),
+    ("look", '{"what": "a"}', None), ("look", '{"wha": "a"}', '{"wha": "a"}'),
+    ("look", '{"what": "a', r'{"_invalid_arguments":"{\"what\": \"a"}'), ("look", "", None),
+    ("gone", '{"what": "a"}', '{"what": "a"}'), (LOAD_TOOLSET, "rooms", '{"_invalid_arguments":"rooms"}'),
 ])  # fmt: skip
 def test_a_call_whose_arguments_were_not_accepted_keeps_the_models_own(name: str, written: str, sent: Any) -> None:
     (plan,) = plan_calls(asking(), AGENT, drafts_of([(name, written)]), OFFERED).calls

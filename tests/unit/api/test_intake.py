@@ -88,16 +88,11 @@ async def test_a_valid_body_passes_unchanged_and_every_answer_has_an_id() -> Non
 
 
 @pytest.mark.parametrize(("body", "expected"), [
-    (b"{", (400, "malformed_json")),
-    (b'{"a": 1, "b": {"c": 1, "\\u0063": 2}}', (400, "duplicate_key")),
-    (b'[{"a": 1}, {"a": 1}]', (200, "")),
-    ("{}".encode("utf-16"), (400, "malformed_json")),
-    (b"9" * 900, (422, "number_too_large")),
-    (b"1e999", (422, "number_not_finite")),
-    (b'["\\ud800"]', (422, "text_not_storable")),
-    (b'{"\\u0000": 1}', (422, "text_not_storable")),
-    (b"[" * 65 + b"]" * 65, (422, "json_too_deep")),
-    (b"[" * 63 + b"]" * 63, (200, "")),
+    (b"{", (400, "malformed_json")), (b'{"a": 1, "b": {"c": 1, "\\u0063": 2}}', (400, "duplicate_key")),
+    (b'[{"a": 1}, {"a": 1}]', (200, "")), ("{}".encode("utf-16"), (400, "malformed_json")),
+    (b"9" * 900, (422, "number_too_large")), (b"1e999", (422, "number_not_finite")),
+    (b'["\\ud800"]', (422, "text_not_storable")), (b'{"\\u0000": 1}', (422, "text_not_storable")),
+    (b"[" * 65 + b"]" * 65, (422, "json_too_deep")), (b"[" * 63 + b"]" * 63, (200, "")),
     (b"x" * 1_001, (413, "body_too_large")),
 ])  # fmt: skip
 async def test_an_invalid_body_is_refused_with_its_code(body: bytes, expected: tuple[int, str]) -> None:

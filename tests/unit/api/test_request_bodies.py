@@ -100,14 +100,10 @@ def test_a_cookie_is_cleared_under_its_own_name(secure: bool) -> None:
 
 
 @pytest.mark.parametrize(("header", "secure", "value"), [
-    ("perdure_session=a.b-c", False, "a.b-c"),
-    ("x=1; perdure_session=v ; y", False, "v"),
-    ("__Host-perdure_session=v", True, "v"),
-    ("perdure_session=planted", True, ""),
+    ("perdure_session=a.b-c", False, "a.b-c"), ("x=1; perdure_session=v ; y", False, "v"),
+    ("__Host-perdure_session=v", True, "v"), ("perdure_session=planted", True, ""),
     ("perdure_session=one; perdure_session=two", False, ""),
-    ("perdure_session=same; perdure_session=same", False, "same"),
-    ("", False, ""),
-    ("perdure_session", False, ""),
+    ("perdure_session=same; perdure_session=same", False, "same"), ("", False, ""), ("perdure_session", False, ""),
     ("perdure_session=" + "x" * 20_000, False, ""),
 ])  # fmt: skip
 def test_a_cookie_is_read_only_from_an_unambiguous_header(header: str, secure: bool, value: str) -> None:

@@ -67,11 +67,8 @@ async def test_without_disk_space_no_upload_starts(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("media_type", "content", "code"), [
-    ("text/csv", b"a,b\n1,2\n", ""),
-    ("text/plain", b"a,b\n1\n", ""),
-    ("text/csv", b"", "file_empty"),
-    ("text/csv", b'a,b\n1,"open\n', "table_broken"),
-    ("text/plain", b"a\xff", "file_not_utf8"),
+    ("text/csv", b"a,b\n1,2\n", ""), ("text/plain", b"a,b\n1\n", ""), ("text/csv", b"", "file_empty"),
+    ("text/csv", b'a,b\n1,"open\n', "table_broken"), ("text/plain", b"a\xff", "file_not_utf8"),
     ("text/csv", b"a\n" + b"1\n" * 1_000_001, "table_too_large"),
     pytest.param("text/csv", b"a,b\n" + b"abcdefgh," * 2_000_000, "table_too_costly", id="needs too much"),
 ])  # fmt: skip

@@ -78,15 +78,12 @@ FILES = {
     "fallback_model: openai/small\nday_limits: {max_tokens: 1000}\n",
     "skills/tea/SKILL.md": SKILL,
     "skills/tea/templates/facts.md": "Dear {{ user_name }},\nleaves come from a bush.\n",
-    "skills/tea/artifacts/leaves.md": "# Leaves\nGreen and black.\n",
-    "skills/tea/blocks/steep.yaml": STEEP_CARD,
-    "skills/tea/blocks/steep.py": STEEP,
-    "skills/water/SKILL.md": WATER,
-    "personas/host.md": "You are the host of a tea house.\n",
-    "personas/plumber.md": "You are a plumber.\n",
+    "skills/tea/artifacts/leaves.md": "# Leaves\nGreen and black.\n", "skills/tea/blocks/steep.yaml": STEEP_CARD,
+    "skills/tea/blocks/steep.py": STEEP, "skills/water/SKILL.md": WATER,
+    "personas/host.md": "You are the host of a tea house.\n", "personas/plumber.md": "You are a plumber.\n",
     "rules/house.yaml": "- id: no_batches\n  on: before_tool_call\n  when: {capability: 'batch_*'}\n  do: abort\n",
     "data/leaves.json": '{"_about": "Made up.", "rows": [{"leaf": "green", "minutes": 2}]}\n',
-}
+}  # fmt: skip
 
 
 def write_app(folder: Path, changes: dict[str, str | None] | None = None) -> Path:

@@ -83,14 +83,10 @@ def test_a_registry_is_loaded_by_its_name_and_its_tools_are_published(tmp_path: 
     ("- name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n", "3 fit signal"),
     ("- name: fit\n    dependencies: [fit]\n", "3 fit"),
     ("- name: signal\n  - name: fit\n    dependencies: [singal]\n", "4 singal signal"),
-    ("- name: sgnal\n", "2 sgnal signal"),
-    ("- name: book\n", "2 book keyed"),
-    ("- {name: fit, hears: true}\n", "2 fit said"),
-    ("- {name: fit, inject_inputs: [theme]}\n", "2 theme themes"),
-    ("- {name: signal, defaults: {mots: 1}}\n", "2 mots most"),
-    ("- {name: fit}\n  - {name: fit}\n", "3 fit"),
-    ("- {name: fit, max_retry: 1}\n", "2 max_retry max_retries"),
-    ("- {name: fit, timeout: 0}\n", "2 timeout"),
+    ("- name: sgnal\n", "2 sgnal signal"), ("- name: book\n", "2 book keyed"),
+    ("- {name: fit, hears: true}\n", "2 fit said"), ("- {name: fit, inject_inputs: [theme]}\n", "2 theme themes"),
+    ("- {name: signal, defaults: {mots: 1}}\n", "2 mots most"), ("- {name: fit}\n  - {name: fit}\n", "3 fit"),
+    ("- {name: fit, max_retry: 1}\n", "2 max_retry max_retries"), ("- {name: fit, timeout: 0}\n", "2 timeout"),
     ("fit: 1\n", "1"),
 ])  # fmt: skip
 def test_a_registry_that_could_not_run_is_refused_with_its_agent(tmp_path: Path, pipeline: str, problem: str) -> None:

@@ -120,14 +120,10 @@ def test_blocks_offered_to_a_model_come_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "old", "new", "card_too"), [
     ("skills/tea/blocks/steep.py", "else 3", "else 4", True),
-    ("skills/tea/blocks/steep.yaml", "steeps", "rests", False),
-    ("data/leaves.json", "Made", "Thought", True),
-    ("skills/tea/SKILL.md", "One", "Two", False),
-    ("skills/tea/templates/facts.md", "bush", "tree", False),
-    ("skills/tea/artifacts/leaves.md", "Green", "Red", False),
-    ("skills/water/SKILL.md", "Heats", "Boils", False),
-    ("rules/house.yaml", "abort", "require_hitl", False),
-    ("personas/host.md", "house", "shop", False),
+    ("skills/tea/blocks/steep.yaml", "steeps", "rests", False), ("data/leaves.json", "Made", "Thought", True),
+    ("skills/tea/SKILL.md", "One", "Two", False), ("skills/tea/templates/facts.md", "bush", "tree", False),
+    ("skills/tea/artifacts/leaves.md", "Green", "Red", False), ("skills/water/SKILL.md", "Heats", "Boils", False),
+    ("rules/house.yaml", "abort", "require_hitl", False), ("personas/host.md", "house", "shop", False),
 ])  # fmt: skip
 def test_a_change_anywhere_makes_a_new_version(tmp_path: Path, path: str, old: str, new: str, card_too: bool) -> None:
     (before,) = apps.publish(apps.load_app(write_app(tmp_path)), CORE)
@@ -181,19 +177,11 @@ def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sett
 
 @pytest.mark.parametrize("asked", [
     # PERDURE_APP, PERDURE_EXAMPLES, --app, --examples, the apps
-    ("", "", (), None, ()),
-    ("", "false", (), None, ()),
-    ("", "true", (), None, SIX),
-    ("", "1", (), False, ()),
-    ("", "", (), True, SIX),
-    ("", "off", (), True, SIX),
-    (MINE, "", (), None, (MINE,)),
-    ("", "", (MINE,), None, (MINE,)),
-    (MINE, "", (OTHER,), None, (OTHER,)),
-    (MINE, "true", (OTHER,), None, (*SIX, OTHER)),
-    (MINE, "", (MINE,), None, (MINE,)),
-    (f"{OTHER}{os.pathsep}{MINE}", "yes", (), None, (*SIX, OTHER, MINE)),
-    ("", "", (MINE,), True, (*SIX, MINE)),
+    ("", "", (), None, ()), ("", "false", (), None, ()), ("", "true", (), None, SIX),
+    ("", "1", (), False, ()), ("", "", (), True, SIX), ("", "off", (), True, SIX),
+    (MINE, "", (), None, (MINE,)), ("", "", (MINE,), None, (MINE,)), (MINE, "", (OTHER,), None, (OTHER,)),
+    (MINE, "true", (OTHER,), None, (*SIX, OTHER)), (MINE, "", (MINE,), None, (MINE,)),
+    (f"{OTHER}{os.pathsep}{MINE}", "yes", (), None, (*SIX, OTHER, MINE)), ("", "", (MINE,), True, (*SIX, MINE)),
     ("", "", (apps.SHIPPED / "refunds",), None, (apps.SHIPPED / "refunds",)),
     ("", "", (apps.SHIPPED / "refunds", MINE), True, (*SIX, MINE)),
 ])  # fmt: skip
@@ -349,15 +337,11 @@ def test_a_server_is_published_with_the_lock_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "line", "name"), [
-    ("", 1, ""),
-    ('{"tools":\n [}', 2, ""),
-    ('{"tools": [], "tools": []}', None, "tools"),
+    ("", 1, ""), ('{"tools":\n [}', 2, ""), ('{"tools": [], "tools": []}', None, "tools"),
     ('{"tools": [\n{"name": "look"}]}', 2, "tools.0.parameters"),
     ('{"tools": [\n{"name": "look", "parameters": {},\n "tag": []}]}', 3, "tags"),
     ('{"tools": [{"name": "look", "parameters": {"x": NaN}}]}', None, "x"),
-    ('{"tools": [{"name": "a\\u0000", "parameters": {}}]}', None, "name"),
-    ("[]", 1, ""),
-    ("{}", 1, "tools"),
+    ('{"tools": [{"name": "a\\u0000", "parameters": {}}]}', None, "name"), ("[]", 1, ""), ("{}", 1, "tools"),
 ])  # fmt: skip
 def test_a_malformed_lock_leaves_the_agent_out(tmp_path: Path, text: str, line: int | None, name: str) -> None:
     found = load_app(with_lock(tmp_path, text))

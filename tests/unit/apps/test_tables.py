@@ -75,21 +75,16 @@ def test_each_step_transforms_its_table(steps: str, left: list[dict[str, Any]]) 
 @pytest.mark.parametrize(("steps", "names"), [
     ('<filter where="m &gt; 1"/>', "1 filter 'm'"),
     ('<limit rows="2"/><filter where="__import__(&quot;os&quot;)"/>', "2 filter"),
-    ('<derive as="a" value="n.__class__"/>', "1 derive"),
-    ('<derive as="a" value="n ** 99"/>', "1 derive"),
-    ('<derive as="a" value="[x for x in y]"/>', "1 derive"),
-    ('<derive as="a" value="(((((n"/>', "1 derive"),
-    (f'<derive as="a" value="{"-" * 30}n"/>', "1 derive 20"),
-    ('<derive as="a" value="n + side"/>', "1 derive"),
+    ('<derive as="a" value="n.__class__"/>', "1 derive"), ('<derive as="a" value="n ** 99"/>', "1 derive"),
+    ('<derive as="a" value="[x for x in y]"/>', "1 derive"), ('<derive as="a" value="(((((n"/>', "1 derive"),
+    (f'<derive as="a" value="{"-" * 30}n"/>', "1 derive 20"), ('<derive as="a" value="n + side"/>', "1 derive"),
     ('<derive as="a" value="year(n)"/>', "1 derive"),
-    ('<aggregate column="side" function="sum" as="a"/>', "sum 'side'"),
-    ('<filter where="n &gt; 100"/>', ""),
+    ('<aggregate column="side" function="sum" as="a"/>', "sum 'side'"), ('<filter where="n &gt; 100"/>', ""),
     ('<join table="away"><on left="side" right="side"/></join>', "1 join 'away'"),
     ('<join table="main"><on left="side" right="gone"/></join>', "1 join 'gone'"),
     ('<join table="main"><on left="side" right="n"/></join>', "1 join"),
     ('<group><by column="n"/><aggregate column="n" function="sum" as="n"/></group>', "1 group 'n'"),
-    ('<input name="away"/>', "'away' main"),
-    ('<input name="main" visible="false"/>', "'main'"),
+    ('<input name="away"/>', "'away' main"), ('<input name="main" visible="false"/>', "'main'"),
 ])  # fmt: skip
 def test_an_impossible_step_is_reported_with_its_position(steps: str, names: str) -> None:
     with pytest.raises(TableError) as refused:
@@ -135,19 +130,13 @@ LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
 
 
 @pytest.mark.parametrize(("text", "name"), [
-    ("", ""),
-    ("select * from t", ""),
-    ("<plan", ""),
-    ("<plan><bogus/></plan>", "bogus"),
-    ("<plan><limit/></plan>", "rows"),
-    ('<plan><limit rows="0"/></plan>', "/plan/limit"),
-    ("<chart/>", "chart"),
-    ('<!DOCTYPE p [<!ENTITY a "b">]><plan>&a;</plan>', ""),
-    ('<!DOCTYPE p SYSTEM "file:///etc/passwd"><plan/>', ""),
+    ("", ""), ("select * from t", ""), ("<plan", ""),
+    ("<plan><bogus/></plan>", "bogus"), ("<plan><limit/></plan>", "rows"),
+    ('<plan><limit rows="0"/></plan>', "/plan/limit"), ("<chart/>", "chart"),
+    ('<!DOCTYPE p [<!ENTITY a "b">]><plan>&a;</plan>', ""), ('<!DOCTYPE p SYSTEM "file:///etc/passwd"><plan/>', ""),
     ('<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/passwd">]><plan>&x;</plan>', ""),
     ("<plan>" + "<limit rows='1'/>" * 3_000 + "</plan>", ""),
-    ("<plan>" + "<a>" * 5_000 + "</a>" * 5_000 + "</plan>", ""),
-    ("<a>" * 2_000 + "</a>" * 2_000, ""),
+    ("<plan>" + "<a>" * 5_000 + "</a>" * 5_000 + "</plan>", ""), ("<a>" * 2_000 + "</a>" * 2_000, ""),
     (f'<!DOCTYPE p [<!ENTITY l0 "ha">{LAUGHS}]><plan>&l9;</plan>', ""),
 ])  # fmt: skip
 def test_xml_that_does_not_fit_is_reported_with_its_place_and_no_entity_is_read(text: str, name: str) -> None:
@@ -219,14 +208,9 @@ def test_a_result_of_missing_values_is_missing_and_so_is_an_infinite_one() -> No
 
 
 @pytest.mark.parametrize(("cells", "held"), [
-    (("18446744073709551616", "1"), (18446744073709551616, 1)),
-    (("99999999999999999999", "1.5"), (1e20, 1.5)),
-    (("9" * 45, "1"), (1e45, 1.0)),
-    (("9" * 45, "x"), ("9" * 45, "x")),
-    (("00123", "1"), ("00123", "1")),
-    (("007.50", "1"), ("007.50", "1")),
-    (("0", "-0.5"), (0.0, -0.5)),
-    (('"0815"', "1"), ("0815", "1")),
+    (("18446744073709551616", "1"), (18446744073709551616, 1)), (("99999999999999999999", "1.5"), (1e20, 1.5)),
+    (("9" * 45, "1"), (1e45, 1.0)), (("9" * 45, "x"), ("9" * 45, "x")), (("00123", "1"), ("00123", "1")),
+    (("007.50", "1"), ("007.50", "1")), (("0", "-0.5"), (0.0, -0.5)), (('"0815"', "1"), ("0815", "1")),
 ])  # fmt: skip
 def test_reading_loses_no_digit_of_a_number_or_code(cells: tuple[str, str], held: tuple[Any, Any]) -> None:
     assert read_csv(f"k,v\na,{cells[0]}\nb,{cells[1]}\n".encode())["v"].to_list() == [held[0], held[1]]

@@ -359,17 +359,11 @@ async def _no_json(run: type[Any]) -> None:
 
 
 @pytest.mark.parametrize(("function", "given", "name"), [
-    (_described, {}, ""),
-    (_described, {"effect": "write"}, "write"),
-    (_blocking, {"effect": "local"}, "async def"),
-    (_yielding, {"effect": "read"}, "yield"),
-    (_undescribed, {"effect": "read"}, ""),
-    (_untyped, {"effect": "read"}, "name"),
-    (_starred, {"effect": "read"}, ""),
-    (_field_default, {"effect": "read"}, "name"),
-    (_late_context, {"effect": "read"}, "context"),
-    (_unknown_hint, {"effect": "read"}, "Nowhere"),
-    (_no_json, {"effect": "read"}, ""),
+    (_described, {}, ""), (_described, {"effect": "write"}, "write"), (_blocking, {"effect": "local"}, "async def"),
+    (_yielding, {"effect": "read"}, "yield"), (_undescribed, {"effect": "read"}, ""),
+    (_untyped, {"effect": "read"}, "name"), (_starred, {"effect": "read"}, ""),
+    (_field_default, {"effect": "read"}, "name"), (_late_context, {"effect": "read"}, "context"),
+    (_unknown_hint, {"effect": "read"}, "Nowhere"), (_no_json, {"effect": "read"}, ""),
     (_described, {"effect": "keyed"}, "key_ttl_seconds"),
     (_described, {"effect": "opaque", "key_ttl_seconds": 60}, "key_ttl_seconds"),
     (_described, {"effect": "keyed", "key_ttl_seconds": 0}, "key_ttl_seconds"),
@@ -400,17 +394,10 @@ _CYCLE.append(_CYCLE)
 
 
 @pytest.mark.parametrize(("returned", "stored"), [
-    (None, None),
-    ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}),
-    (Address(street="x"), {"street": "x", "number": 1}),
-    (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"),
-    (Decimal("1.50"), "1.50"),
-    ({1: "a"}, {"1": "a"}),
-    ([float("nan"), float("inf"), 10**5_000], [None, None, None]),
-    ("a\x00b", "a\ufffdb"),
-    ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}),
-    (b"\xff", "_w=="),
-    ({"error": KeyError("a")}, {"error": "'a'"}),
+    (None, None), ({"a": [1, 2.5, True]}, {"a": [1, 2.5, True]}), (Address(street="x"), {"street": "x", "number": 1}),
+    (datetime(2026, 11, 21, tzinfo=UTC), "2026-11-21T00:00:00Z"), (Decimal("1.50"), "1.50"), ({1: "a"}, {"1": "a"}),
+    ([float("nan"), float("inf"), 10**5_000], [None, None, None]), ("a\x00b", "a\ufffdb"),
+    ({"\ud800": "\udfff"}, {"\ufffd": "\ufffd"}), (b"\xff", "_w=="), ({"error": KeyError("a")}, {"error": "'a'"}),
 ])  # fmt: skip
 def test_a_result_becomes_json_that_postgres_can_store(returned: object, stored: JsonValue) -> None:
     assert result_of(returned) == ToolResult(stored)

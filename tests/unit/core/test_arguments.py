@@ -182,20 +182,16 @@ SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     lambda inner: st.fixed_dictionaries(
         {},
         optional={
-            "default": DEFAULTS,
-            "properties": st.dictionaries(st.sampled_from("xyz\0"), inner, max_size=3),
+            "default": DEFAULTS, "properties": st.dictionaries(st.sampled_from("xyz\0"), inner, max_size=3),
             "anyOf": inner.map(lambda each: [each, {"type": "null"}]),
-            "allOf": st.lists(inner, min_size=1, max_size=2),
-            "items": inner,
-            "prefixItems": st.lists(inner, min_size=1, max_size=2),
-            "additionalProperties": inner,
-            "maxProperties": st.integers(0, 2),
-            "dependentRequired": st.just({"x": ["y"]}),
+            "allOf": st.lists(inner, min_size=1, max_size=2), "items": inner,
+            "prefixItems": st.lists(inner, min_size=1, max_size=2), "additionalProperties": inner,
+            "maxProperties": st.integers(0, 2), "dependentRequired": st.just({"x": ["y"]}),
             "$ref": st.just("#/properties/x"),
         },
     ),
     max_leaves=8,
-)
+)  # fmt: skip
 VALUES = st.recursive(
     st.sampled_from([1, "s", None]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=2),

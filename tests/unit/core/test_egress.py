@@ -425,17 +425,14 @@ def test_the_embedded_stack_says_where_it_would_not_find_its_api() -> None:
 
 
 @pytest.mark.parametrize(("host", "origin", "site", "foreign"), [
-    ("perdure.test", "", "", False),
-    ("perdure.test", "https://perdure.test", "same-origin", False),
-    ("perdure.test:8080", "http://perdure.test:8080", "", False),
-    ("Perdure.test", "https://perdure.TEST", "", False),
+    ("perdure.test", "", "", False), ("perdure.test", "https://perdure.test", "same-origin", False),
+    ("perdure.test:8080", "http://perdure.test:8080", "", False), ("Perdure.test", "https://perdure.TEST", "", False),
     *(("perdure.test", "", site, False) for site in ("none", "same-origin")),
     *(("perdure.test", "", site, True) for site in ("cross-site", "same-site")),
     ("perdure.test", "https://evil.test", "same-origin", True),
     ("perdure.test", "https://perdure.test.evil.test", "", True),
     ("perdure.test", "https://perdure.test@evil.test", "", True),
-    ("perdure.test", "https://perdure.test:8443", "", True),
-    ("perdure.test", "null", "", True),
+    ("perdure.test", "https://perdure.test:8443", "", True), ("perdure.test", "null", "", True),
     ("", "https://perdure.test", "", True),
 ])  # fmt: skip
 def test_a_request_from_another_site_is_known_by_its_headers(host: str, origin: str, site: str, foreign: bool) -> None:

@@ -76,18 +76,14 @@ def code(error: CallerError | None) -> str | None:
 
 
 @pytest.mark.parametrize(("writer", "place", "kind", "expected"), [
-    (PERSON, MINE, "runbook", None),
-    (PERSON, NOTES, "conversation_note", None),
-    (PERSON, SHARED, "runbook", "workspace_read_only"),
-    (PERSON, THEIRS, "runbook", "store_not_yours"),
-    (ADMIN, SHARED, "runbook", None),
-    (ADMIN, THEIRS, "user_preference", "store_not_yours"),
+    (PERSON, MINE, "runbook", None), (PERSON, NOTES, "conversation_note", None),
+    (PERSON, SHARED, "runbook", "workspace_read_only"), (PERSON, THEIRS, "runbook", "store_not_yours"),
+    (ADMIN, SHARED, "runbook", None), (ADMIN, THEIRS, "user_preference", "store_not_yours"),
     (ADMIN, replace(SHARED, archived=True), "runbook", "store_archived"),
     (PERSON, replace(MINE, archived=True), "runbook", "store_archived"),
     *((PERSON, MINE, "poem", "document_type_unknown"), (AGENT, MINE, "user_preference", None)),
     *((AGENT, MINE, "runbook", "type_not_allowed"), (AGENT, NOTES, "runbook", None)),
-    (AGENT, THEIRS, "user_preference", "store_not_yours"),
-    (AGENT, SHARED, "runbook", "workspace_read_only"),
+    (AGENT, THEIRS, "user_preference", "store_not_yours"), (AGENT, SHARED, "runbook", "workspace_read_only"),
     (ADMINS_AGENT, SHARED, "runbook", "workspace_read_only"),
     (Writer(None), MINE, "runbook", "memory_unauthenticated"),
     (Writer(None, frozenset({"admin"})), SHARED, "runbook", "memory_unauthenticated"),
@@ -446,13 +442,10 @@ TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
 
 
 @pytest.mark.parametrize(("before", "added", "after"), [
-    ([], [["e1"]], ["e1"]),
-    (["e1"], [["e1", "e2"], ["e1", "e3"]], ["e1", "e2", "e3"]),
+    ([], [["e1"]], ["e1"]), (["e1"], [["e1", "e2"], ["e1", "e3"]], ["e1", "e2", "e3"]),
     (["e1", "e2"], [["e1", "e2", "e3"], ["e2", "e1"]], ["e2", "e3", "e1"]),
-    (["e1"], [["e1", "e2"], ["e1", "e2"]], ["e1", "e2"]),
-    (["e1"], [["e2"]], ["e2"]),
-    (TEN, [[*TEN[1:], "x"], [*TEN[1:], "y"]], [*TEN[2:], "x", "y"]),
-    (["e1"], [["e1", "e2"], []], ["e2"]),
+    (["e1"], [["e1", "e2"], ["e1", "e2"]], ["e1", "e2"]), (["e1"], [["e2"]], ["e2"]),
+    (TEN, [[*TEN[1:], "x"], [*TEN[1:], "y"]], [*TEN[2:], "x", "y"]), (["e1"], [["e1", "e2"], []], ["e2"]),
 ])  # fmt: skip
 def test_what_calls_add_stays(before: list[JsonValue], added: list[list[JsonValue]], after: list[JsonValue]) -> None:
     assert reduce(partial(merge_lists, before), added, before) == after

@@ -172,12 +172,8 @@ LETTERS = dict(zip("WCTF", (W, C, T, F), strict=True))
 
 
 @pytest.mark.parametrize(("reason", "rule", "expected"), [
-    ("length", GOES_ON, "CCTF"),
-    ("length", TRUNCATE, "TFTF"),
-    ("length", FAIL, "FFFF"),
-    ("pause_turn", GOES_ON, "CCTF"),
-    ("pause_turn", TRUNCATE, "CCTF"),
-    ("pause_turn", FAIL, "CCTF"),
+    ("length", GOES_ON, "CCTF"), ("length", TRUNCATE, "TFTF"), ("length", FAIL, "FFFF"),
+    ("pause_turn", GOES_ON, "CCTF"), ("pause_turn", TRUNCATE, "CCTF"), ("pause_turn", FAIL, "CCTF"),
     *((reason, rule, "WWWW") for reason in ("stop", "tool_calls", "content_filter", "refusal") for rule in OnLength),
 ])  # fmt: skip
 def test_only_a_cut_answer_follows_the_agents_rule(reason: FinishReason, rule: OnLength, expected: str) -> None:

@@ -328,11 +328,8 @@ def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) 
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("{{user_name}} {{ skill_name }}", []),
-    ("a\n{{colour}} {{user_name}} {{}}", [(2, "colour"), (2, "")]),
-    ("{{user_name}} {{", [(1, "")]),
-    ("{{user\nname}}", [(1, "")]),
-    ("a } b }} {c}", []),
+    ("{{user_name}} {{ skill_name }}", []), ("a\n{{colour}} {{user_name}} {{}}", [(2, "colour"), (2, "")]),
+    ("{{user_name}} {{", [(1, "")]), ("{{user\nname}}", [(1, "")]), ("a } b }} {c}", []),
     ("{{user_name.__class__}}", [(1, "user_name.__class__")]),
 ])  # fmt: skip
 def test_a_mark_without_a_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:

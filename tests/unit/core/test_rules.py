@@ -82,13 +82,10 @@ def test_a_rule_matches_if_all_its_conditions_hold(when: dict[str, Any], holds: 
 
 
 @pytest.mark.parametrize(("when", "place"), [
-    ({"tols": "x"}, "tols"),
-    *(({"tool": tool}, "tool") for tool in [7, [], "a b"]),
+    ({"tols": "x"}, "tols"), *(({"tool": tool}, "tool") for tool in [7, [], "a b"]),
     *(({"capability": name}, "capability") for name in ("[ab]", ["package.*", None])),
-    ({"result": "success"}, "result"),
-    ({"result": {"path": "status", "like": "s"}}, "result.like"),
-    ({"result": {"path": "status"}}, "result"),
-    ({"result": {"equals": 1}}, "result.path"),
+    ({"result": "success"}, "result"), ({"result": {"path": "status", "like": "s"}}, "result.like"),
+    ({"result": {"path": "status"}}, "result"), ({"result": {"equals": 1}}, "result.path"),
     *(({"result": {"path": path, "equals": 1}}, "result.path") for path in ("a..b", "gone", "result")),
     *(({"result": {"path": f"result.rows.{at}", "equals": 1}}, "result.path") for at in ("1.n", "-1")),
     *(({"result": {"path": path, "at_least": 1}}, "result.path") for path in ("status", "result.ok")),

@@ -39,11 +39,8 @@ def test_only_a_turn_with_many_failures_or_a_known_one_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("known", "seen", "joined"), [
-    (None, None, None),
-    (None, task(6), task(6)),
-    (task(9), None, None),
-    (task(9, 90), task(1, 5), task(9, 90)),
-    (task(9, 90, given_up=True), task(11, 80), task(11, 90, given_up=True)),
+    (None, None, None), (None, task(6), task(6)), (task(9), None, None),
+    (task(9, 90), task(1, 5), task(9, 90)), (task(9, 90, given_up=True), task(11, 80), task(11, 90, given_up=True)),
     (task(9, 90, probed_at=NOW, probed_event=7), task(2, failed_event=9), task(9, 90, **PROBED)),
     (task(9, 900, completed_event=4), task(1, 5, completed_event=8), task(1, 5, completed_event=8)),
     (task(9, 900, run_id="a", given_up=True), task(1, 5, run_id="b"), task(1, 5, run_id="b")),
@@ -55,15 +52,11 @@ def test_a_signal_starts_the_count_again_and_a_completed_task_ends_it(
 
 
 @pytest.mark.parametrize(("seconds_ago", "after", "probe", "step"), [
-    (449, 900, {}, status.StuckStep.WAIT),
-    (450, 900, {}, status.StuckStep.PROBE),
-    (899, 900, probed(440), status.StuckStep.WAIT),
-    (899, 900, probed(440, failed_event=9), status.StuckStep.WAIT),
-    (900, 900, probed(440, failed_event=9), status.StuckStep.PROBE),
-    (990, 900, probed(90), status.StuckStep.WAIT),
+    (449, 900, {}, status.StuckStep.WAIT), (450, 900, {}, status.StuckStep.PROBE),
+    (899, 900, probed(440), status.StuckStep.WAIT), (899, 900, probed(440, failed_event=9), status.StuckStep.WAIT),
+    (900, 900, probed(440, failed_event=9), status.StuckStep.PROBE), (990, 900, probed(90), status.StuckStep.WAIT),
     (90_000, 900, probed(89_000), status.StuckStep.WAIT),
-    (990, 900, probed(90, failed_event=9), status.StuckStep.END),
-    (90_000, 0, {}, status.StuckStep.WAIT),
+    (990, 900, probed(90, failed_event=9), status.StuckStep.END), (90_000, 0, {}, status.StuckStep.WAIT),
 ])  # fmt: skip
 def test_a_stuck_turn_ends_if_its_task_fails_again_after_a_signal(
     seconds_ago: float, after: float, probe: dict[str, Any], step: status.StuckStep

@@ -92,20 +92,15 @@ def test_a_word_is_removed_only_as_a_whole_word(text: str, left: str) -> None:
 
 HOSTILE = {
     "an ANSI colour": ("\x1b[31mred\x1b[0m", "\\u001b[31mred\\u001b[0m"),
-    "a window title": ("\x1b]0;pwned\x07", "\\u001b]0;pwned\\u0007"),
-    "an 8-bit CSI": ("\x9b2J", "\\u009b2J"),
+    "a window title": ("\x1b]0;pwned\x07", "\\u001b]0;pwned\\u0007"), "an 8-bit CSI": ("\x9b2J", "\\u009b2J"),
     "a carriage return that overwrites": ("pay 9999\rpay 1", "pay 9999\\u000dpay 1"),
-    "a backspace": ("ab\x08c", "ab\\u0008c"),
-    "text that runs backwards": ("user\u202egpj.exe", "user\\u202egpj.exe"),
-    "an isolate": ("\u2066x\u2069", "\\u2066x\\u2069"),
-    "a zero-width space": ("ad\u200bmin", "ad\\u200bmin"),
+    "a backspace": ("ab\x08c", "ab\\u0008c"), "text that runs backwards": ("user\u202egpj.exe", "user\\u202egpj.exe"),
+    "an isolate": ("\u2066x\u2069", "\\u2066x\\u2069"), "a zero-width space": ("ad\u200bmin", "ad\\u200bmin"),
     "a soft hyphen": ("ad\u00admin", "ad\\u00admin"),
     "tag letters that only a model reads": ("ok\U000e0041", "ok\\udb40\\udc41"),
-    "a hidden selector": ("ok\U000e0101", "ok\\udb40\\udd01"),
-    "a blank letter": ("a\u3164b", "a\\u3164b"),
-    "a line separator": ("a\u2028b", "a\\u2028b"),
-    "half a character": ("a\ud800b", "a\\ud800b"),
-}
+    "a hidden selector": ("ok\U000e0101", "ok\\udb40\\udd01"), "a blank letter": ("a\u3164b", "a\\u3164b"),
+    "a line separator": ("a\u2028b", "a\\u2028b"), "half a character": ("a\ud800b", "a\\ud800b"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
@@ -144,15 +139,10 @@ class Model(BaseModel):
 
 
 @pytest.mark.parametrize(("name", "value", "shown"), [
-    ("PROXY", "http://user:hush@proxy:3128/x", "proxy:3128/x"),
-    ("PROXY", "user:hush@proxy:3128", "proxy:3128"),
-    ("PROXY", f"{'u' * 90}:hush@proxy/", "proxy/"),
-    ("PROXY", "http://user:hu@sh@proxy/x", "proxy/x"),
-    ("PROXY", "p" * 81, "p" * 80 + "'…"),
-    ("SIZE", "0", "from 1 to 9"),
-    ("SIZE", "user:hush@9", "***@9"),
-    ("SECRET", "hush", "SECRET"),
-    ("ON", "perhaps", "true or false"),
+    ("PROXY", "http://user:hush@proxy:3128/x", "proxy:3128/x"), ("PROXY", "user:hush@proxy:3128", "proxy:3128"),
+    ("PROXY", f"{'u' * 90}:hush@proxy/", "proxy/"), ("PROXY", "http://user:hu@sh@proxy/x", "proxy/x"),
+    ("PROXY", "p" * 81, "p" * 80 + "'…"), ("SIZE", "0", "from 1 to 9"), ("SIZE", "user:hush@9", "***@9"),
+    ("SECRET", "hush", "SECRET"), ("ON", "perhaps", "true or false"),
 ])  # fmt: skip
 def test_a_wrong_setting_is_named_with_its_value_unless_it_is_a_secret(name: str, value: str, shown: str) -> None:
     with pytest.raises(ValidationError) as caught:

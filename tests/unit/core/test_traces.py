@@ -38,17 +38,13 @@ ASSEMBLY: dict[str, JsonValue] = {
     "tools.assemble": {"total_tools_visible": 3},
 }
 TURN = (
-    at(0, "node_start", node="initial_llm_call"),
-    at(1, "generation.start", "m1", model="scripted", attempt=1),
+    at(0, "node_start", node="initial_llm_call"), at(1, "generation.start", "m1", model="scripted", attempt=1),
     at(2, "token.usage", "m1", input_tokens=5, output_tokens=2, cached_tokens=1),
     at(2, "generation.complete", "m1", attempt=1, partial=False, assembly=ASSEMBLY),
-    at(3, "node_end", node="initial_llm_call"),
-    at(3, "node_start", node="tool_node"),
-    at(4, "tool.executing", "t1.0", tool="look", attempt=1),
-    at(5, "tool.result", "t1.0", tool="look"),
-    at(5, "hitl.rule_fire", rule_id="house:a"),
-    at(6, "node_end", node="tool_node"),
-)
+    at(3, "node_end", node="initial_llm_call"), at(3, "node_start", node="tool_node"),
+    at(4, "tool.executing", "t1.0", tool="look", attempt=1), at(5, "tool.result", "t1.0", tool="look"),
+    at(5, "hitl.rule_fire", rule_id="house:a"), at(6, "node_end", node="tool_node"),
+)  # fmt: skip
 
 
 def test_a_turn_is_an_agents_invocation_with_chats_and_tools_inside_their_nodes() -> None:
@@ -209,16 +205,12 @@ FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=fr
 
 
 @pytest.mark.parametrize(("ways", "nodes", "expected"), [
-    (HUB, f"{BEGIN} {ANSWER} format_response_node", []),
-    (HUB, f"{BEGIN} {FAILURE}", []),
-    (HUB, f"{BEGIN} format_response_node", []),
-    (HUB, "router_node model_call_node", ["unexpected_routing"]),
+    (HUB, f"{BEGIN} {ANSWER} format_response_node", []), (HUB, f"{BEGIN} {FAILURE}", []),
+    (HUB, f"{BEGIN} format_response_node", []), (HUB, "router_node model_call_node", ["unexpected_routing"]),
     (HUB, f"{BEGIN} {FAILURE} format_response_node", ["unexpected_routing", "multiple_terminal_nodes"]),
     (PIPELINE, "system_prompt_node memory_node resume_guard initial_llm_call output_format", []),
     (PIPELINE, "system_prompt_node memory_node resume_guard output_format resume_guard output_format", []),
-    (FORKED, "a c b d", []),
-    (FORKED, "a d", ["unexpected_routing"]),
-    (FORKED, "a b sub/x c d", []),
+    (FORKED, "a c b d", []), (FORKED, "a d", ["unexpected_routing"]), (FORKED, "a b sub/x c d", []),
 ])  # fmt: skip
 def test_impossible_node_orders_raise_an_alarm(ways: traces.TopologyEdges, nodes: str, expected: list[str]) -> None:
     assert [alarm.type.value for alarm in traces.alarms_of(nodes.split(), ways, "t")] == expected

@@ -42,18 +42,15 @@ def sketch(
     ids = nodes.split()
     made: Mapping[str, Any] = {**stand_ins(ids), **(bodies or {})}
     fields: dict[str, Any] = {
-        "name": "sketch",
-        "version": 1,
-        "state": STATE,
+        "name": "sketch", "version": 1, "state": STATE,
         "nodes": (
             *(NodeSpec(one, made[one], one in pauses.split(), limit="rounds" * (one in limit.split())) for one in ids),
             *extra,
         ),
         "edges": tuple(edge for each in edges for edge in (ways(each) if isinstance(each, str) else (each,))),
-        "entries": entries or {FRESH: ids[0]},
-        "limits": RunLimits(counted={"rounds": 9} if limit else {}),
+        "entries": entries or {FRESH: ids[0]}, "limits": RunLimits(counted={"rounds": 9} if limit else {}),
         "statuses": {"waiting": Outcome.AWAITING},
-    }
+    }  # fmt: skip
     return Topology(**(fields | more))
 
 

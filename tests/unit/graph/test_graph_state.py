@@ -92,24 +92,17 @@ def merged(reducer: Reducer, old: Any, new: Any) -> Any:
 
 
 @pytest.mark.parametrize(("old", "new", "after"), [
-    (["a", "b"], ["b", "c"], ["a", "b", "c"]),
-    ([1], [True, 1.0], [1, True, 1.0]),
-    ([{"x": 1, "y": 2}], [{"y": 2, "x": 1}], [{"x": 1, "y": 2}]),
-    ("old", "new", "new"),
+    (["a", "b"], ["b", "c"], ["a", "b", "c"]), ([1], [True, 1.0], [1, True, 1.0]),
+    ([{"x": 1, "y": 2}], [{"y": 2, "x": 1}], [{"x": 1, "y": 2}]), ("old", "new", "new"),
     *((old, new, old) for old, new in (("old", ""), ("old", None), ({"a": 1}, {}), ([1], []))),
     ({"a": {"b": 1}}, {"a": {"c": 2}}, {"a": {"b": 1, "c": 2}}),
     *((old, {"a": 0}, {"a": 0}) for old in ({"a": 1}, {"a": True}, {"a": [1]}, {}, None)),
-    ({"a": 1}, {"a": [1]}, {"a": [1]}),
-    ({"a": [1]}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    ({"a": 1}, {"a": [1]}, {"a": [1]}), ({"a": [1]}, {"a": {"b": 1}}, {"a": {"b": 1}}),
     # Markers clear what a merge cannot.
-    ({"a": 1, "b": 2}, {"a": DELETE}, {"b": 2}),
-    ({"a": {"b": 1, "c": 2}}, {"a": {"b": DELETE}}, {"a": {"c": 2}}),
-    ({"a": "text"}, {"a": replace("")}, {"a": ""}),
-    ({"a": [1, 2, 3]}, {"a": replace([1, 3])}, {"a": [1, 3]}),
-    ({"a": 1}, {"b": DELETE}, {"a": 1}),
-    ({}, {"a": {"b": DELETE, "c": 1}}, {"a": {"c": 1}}),
-    ({"a": "x"}, {"a": {"b": {"c": DELETE}}}, {"a": {"b": {}}}),
-    ({"a": 1}, {"a": replace(DELETE)}, {"a": DELETE}),
+    ({"a": 1, "b": 2}, {"a": DELETE}, {"b": 2}), ({"a": {"b": 1, "c": 2}}, {"a": {"b": DELETE}}, {"a": {"c": 2}}),
+    ({"a": "text"}, {"a": replace("")}, {"a": ""}), ({"a": [1, 2, 3]}, {"a": replace([1, 3])}, {"a": [1, 3]}),
+    ({"a": 1}, {"b": DELETE}, {"a": 1}), ({}, {"a": {"b": DELETE, "c": 1}}, {"a": {"c": 1}}),
+    ({"a": "x"}, {"a": {"b": {"c": DELETE}}}, {"a": {"b": {}}}), ({"a": 1}, {"a": replace(DELETE)}, {"a": DELETE}),
     ({"a": 1}, replace({}), {}),
 ])  # fmt: skip
 def test_a_deep_merge_joins_clears_by_markers_and_empty_never_overwrites(old: Any, new: Any, after: Any) -> None:

@@ -289,13 +289,10 @@ def test_a_repeated_warning_is_shown_again_after_a_quiet_minute(monkeypatch: pyt
 @pytest.mark.parametrize("line", [
     "INFO:     Uvicorn running on http://127.0.0.1:8080 (Press CTRL+C to quit)",
     "2026-11-26 01:47:15 [info     ] worker_ready                   queues=['llm']",
-    "2026-11-26 01:47:15 [debug    ] looked",
-    "INFO  [alembic.runtime.migration] Context impl PostgresqlImpl.",
+    "2026-11-26 01:47:15 [debug    ] looked", "INFO  [alembic.runtime.migration] Context impl PostgresqlImpl.",
     "12:00:01 - LiteLLM:INFO: utils.py:1 - \x1b[92mcalled",
-    "[11/26/26 01:48:15] INFO     Processing request of type ListTools",
-    "INFO:root:started",
-    "2026-11-26 01:47:15,123 - httpx - INFO - HTTP Request: GET /",
-    "time=2026-11-26T01:48:53.843 level=INFO msg=x",
+    "[11/26/26 01:48:15] INFO     Processing request of type ListTools", "INFO:root:started",
+    "2026-11-26 01:47:15,123 - httpx - INFO - HTTP Request: GET /", "time=2026-11-26T01:48:53.843 level=INFO msg=x",
 ])  # fmt: skip
 def test_information_lines_are_not_shown(line: str) -> None:
     assert lines_kept(line, "ERROR: after") == ["ERROR: after"]

@@ -117,12 +117,9 @@ async def test_an_unreachable_part_is_reported_without_its_password(monkeypatch:
 
 
 @pytest.mark.parametrize(("location", "expected"), [
-    ("postgresql://u:p@db/x", ("db", 5432)),
-    ("redis://cache:7000/0", ("cache", 7000)),
-    ("rediss://cache", ("cache", 6379)),
-    ("temporal.example:7234", ("temporal.example", 7234)),
-    ("temporal.example", ("temporal.example", 7233)),
-    ("postgresql:///db?host=/run/postgresql", ("", 5432)),
+    ("postgresql://u:p@db/x", ("db", 5432)), ("redis://cache:7000/0", ("cache", 7000)),
+    ("rediss://cache", ("cache", 6379)), ("temporal.example:7234", ("temporal.example", 7234)),
+    ("temporal.example", ("temporal.example", 7233)), ("postgresql:///db?host=/run/postgresql", ("", 5432)),
 ])  # fmt: skip
 def test_an_address_is_parsed_in_every_form(location: str, expected: tuple[str, int]) -> None:
     assert services.host_and_port("X", location) == expected

@@ -91,13 +91,9 @@ def span(began: float, ended: float) -> Span:
 
 
 @pytest.mark.parametrize(("spans", "where"), [
-    ([], []),
-    ([None], [None]),
-    ([span(0, 10)], [(0, 238)]),
-    ([span(0, 5), span(5, 10)], [(0, 119), (119, 119)]),
-    ([span(0, 10), span(2.5, 7.5)], [(0, 238), (60, 119)]),
-    ([span(3, 3)], [(0, 2)]),
-    ([span(9, 3), None, span(9, 10)], [(0, 2), None, (0, 238)]),
+    ([], []), ([None], [None]), ([span(0, 10)], [(0, 238)]),
+    ([span(0, 5), span(5, 10)], [(0, 119), (119, 119)]), ([span(0, 10), span(2.5, 7.5)], [(0, 238), (60, 119)]),
+    ([span(3, 3)], [(0, 2)]), ([span(9, 3), None, span(9, 10)], [(0, 2), None, (0, 238)]),
     # A pause of two days between two calls of ten seconds takes a twentieth of them.
     ([span(0, 10), span(172_810, 172_820)], [(0, 113), (125, 113)]),
 ])  # fmt: skip

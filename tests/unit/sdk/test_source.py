@@ -97,30 +97,24 @@ FILES = {
 BEFORE, DEEP, AFTER = PAYMENTS.partition('def deep(amount): return amount + LIMITS["eur"]\n')
 SAME = [  # file, text, text instead
     ("payments", '    """Pay."""', '    """Pay it\n\n    now."""  # at once'),
-    ("payments", '"""A payment."""', "'Reworded.'"),
-    ("payments", '    """The amount."""\n', ""),
-    ("payments", '"""Payments."""', "# a comment\n\n"),
-    ("payments", "  # noqa", "   "),
+    ("payments", '"""A payment."""', "'Reworded.'"), ("payments", '    """The amount."""\n', ""),
+    ("payments", '"""Payments."""', "# a comment\n\n"), ("payments", "  # noqa", "   "),
     ("payments", "\nclass Base", "\n\n \n# a base\nclass Base"),
     ("payments", '"Pay.", timeout_seconds=30', '\n    "Pay (now).",  # )\n\n    timeout_seconds=PREVIEWED'),
     ("payments", "import Decimal\n", "import (\n    Context,\n    Decimal,  # exact\n)\nimport os\n"),
-    ("payments", PAYMENTS, PAYMENTS.replace("\n", "\r\n")),
-    ("payments", DEEP + AFTER, AFTER + DEEP),
+    ("payments", PAYMENTS, PAYMENTS.replace("\n", "\r\n")), ("payments", DEEP + AFTER, AFTER + DEEP),
     *(("payments", text, f"{text}9") for text in ("times=2", "UNUSED = 1", "PREVIEWED = 3", "limit): return UNUSED")),
     *((file, text, f"{text}9") for file, text in [("_rules", "return 31"), ("late", "return 53"), ("rates", "= 71")]),
 ]  # fmt: skip
 REACHED = {"payments": "* 19|: 100|= 120|= 8|= 7|+ 11|* 13|return 17|= 5", "_rules": "= 23|* 29", "_lazy": "37"}
 REACHED |= {"_stars": "= 41|= 43", "late": "47", "_impl": "59|61", "rates": "67"}
 CHANGED = [
-    ("payments", "amount + LIMITS", "amount - LIMITS"),
-    ("payments", "# kept   ", "# kept"),
-    ("payments", "first\n\n", "first\n"),
-    ("payments", "import Decimal", "import Context as Decimal"),
-    ("payments", "json as j", "pickle as j"),
-    ("payments", "collections.abc import", "typing import"),
+    ("payments", "amount + LIMITS", "amount - LIMITS"), ("payments", "# kept   ", "# kept"),
+    ("payments", "first\n\n", "first\n"), ("payments", "import Decimal", "import Context as Decimal"),
+    ("payments", "json as j", "pickle as j"), ("payments", "collections.abc import", "typing import"),
     ("_impl", "Kind = str", "Kind = int"),
     *((file, text, f"{text}9") for file, texts in REACHED.items() for text in texts.split("|")),
-]
+]  # fmt: skip
 
 
 def code_in(folder: Path, files: Mapping[str, str] = FILES, name: str = "pay") -> Code:

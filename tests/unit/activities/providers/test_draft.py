@@ -113,20 +113,14 @@ def test_calls_without_arguments_before_others_count_towards_the_limit() -> None
 
 @pytest.mark.parametrize(("content", "thought", "said"), [
     ("<think>Let </me></think>\n\nYes </think> <think>.", "Let </me>", "Yes </think> <think>."),
-    ("\n <think>a</think> <think>b</think>c", "ab", "c"),
-    ("<think>a</think>\r\n three", "a", " three"),
+    ("\n <think>a</think> <think>b</think>c", "ab", "c"), ("<think>a</think>\r\n three", "a", " three"),
     *((text, "", text) for text in (" <thin", "<thinking>x", "  Yes <think>no</think>", "\n<")),
-    ("<think>all of it</thin", "all of it</thin", ""),
-    ("Hm.\n</think>\n\nYes </think>.", "Hm.\n", "Yes </think>."),
-    ("Hm.</think>Yes", "Hm.", "Yes"),
-    ("\n</think>\n\nYes", "", "Yes"),
-    ("a</think>\n<think>b</think>c", "ab", "c"),
+    ("<think>all of it</thin", "all of it</thin", ""), ("Hm.\n</think>\n\nYes </think>.", "Hm.\n", "Yes </think>."),
+    ("Hm.</think>Yes", "Hm.", "Yes"), ("\n</think>\n\nYes", "", "Yes"), ("a</think>\n<think>b</think>c", "ab", "c"),
     ("It ends with `</think>`. Or 'so'</think> yes", "It ends with `</think>`. Or 'so'", " yes"),
-    ("So:\n```\nx</think>\n\nYes", "So:\n```\nx", "Yes"),
-    ("All of it</think>\n", "All of it", ""),
+    ("So:\n```\nx</think>\n\nYes", "So:\n```\nx", "Yes"), ("All of it</think>\n", "All of it", ""),
     *((text, "", text) for text in ("Use `</think>`.", 'The tag "</think>" ends it.', "```\na</think>\n```\nb")),
-    (" \n\t\u200b", "", ""),
-    ("hi \ud83d\ude00 \ud83d", "", "hi \U0001f600 \ufffd"),
+    (" \n\t\u200b", "", ""), ("hi \ud83d\ude00 \ud83d", "", "hi \U0001f600 \ufffd"),
     ("<think>\ud83d\ude00\ud83d", "\U0001f600\ufffd", ""),
 ])  # fmt: skip
 def test_content_is_read_the_same_however_it_is_cut(content: str, thought: str, said: str) -> None:

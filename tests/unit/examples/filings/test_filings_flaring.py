@@ -49,11 +49,8 @@ def test_fifty_mcf_a_day_is_still_a_small_volume(flared_mcf: float, over: bool) 
 
 
 @pytest.mark.parametrize(("hours", "longest", "found"), [
-    (24, 24, []),
-    (24.01, 24.01, ["event_too_long"]),
-    (72, 20, []),
-    (72.01, 20, ["month_too_long"]),
-    (100, 30, ["event_too_long", "month_too_long"]),
+    (24, 24, []), (24.01, 24.01, ["event_too_long"]), (72, 20, []),
+    (72.01, 20, ["month_too_long"]), (100, 30, ["event_too_long", "month_too_long"]),
 ])  # fmt: skip
 def test_one_continuous_day_and_three_days_a_month_are_allowed(hours: float, longest: float, found: list[str]) -> None:
     result = calculate("Sand Draw", readings=[reading(event_hours=hours, longest_event_hours=longest)])
@@ -125,12 +122,9 @@ def assemble(lease: str, **args: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("rate", "to_day", "days", "route"), [
-    (300, "2026-12-27", 180, "administrative"),
-    (50, "2026-12-28", 181, "administrative_long_term"),
-    (50.01, "2026-12-28", 181, "final_order"),
-    (None, "2026-12-27", 180, "administrative"),
-    (None, "2026-12-28", 181, None),
-    (300, "2026-07-01", 1, "administrative"),
+    (300, "2026-12-27", 180, "administrative"), (50, "2026-12-28", 181, "administrative_long_term"),
+    (50.01, "2026-12-28", 181, "final_order"), (None, "2026-12-27", 180, "administrative"),
+    (None, "2026-12-28", 181, None), (300, "2026-07-01", 1, "administrative"),
 ])  # fmt: skip
 def test_days_and_rate_decide_who_grants_an_exception(rate: float | None, to_day: str, days: int, route: str) -> None:
     asked: dict[str, Any] = {} if rate is None else {"requested_mcf_per_day": rate}

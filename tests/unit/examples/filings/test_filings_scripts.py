@@ -173,11 +173,8 @@ async def test_monitors_tell_without_a_skill(agent_id: str, text: str, tool: str
 
 
 @pytest.mark.parametrize("text", [
-    "Prepare the Rule 37 filing for Mitchell Ranch 1H",
-    "Assess spacing for Mitchell Ranch 1H",
-    "How much did Cottonwood flare, and was the flaring allowed?",
-    REGISTER,
-    "Is this lease in compliance?",
+    "Prepare the Rule 37 filing for Mitchell Ranch 1H", "Assess spacing for Mitchell Ranch 1H",
+    "How much did Cottonwood flare, and was the flaring allowed?", REGISTER, "Is this lease in compliance?",
 ])  # fmt: skip
 async def test_the_general_agent_refuses_the_work_of_a_field(text: str) -> None:
     turn = await play("general", text)
