@@ -27,6 +27,8 @@ PAY: tuple[str, dict[str, Any]] = ("pay", {"amount": 5})
 POST: tuple[str, dict[str, Any]] = ("post", {"text": "hello"})
 DONE = Line("well")
 MANY = Caps(turns_a_user=100_000)
+ALL_KINDS = (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)
+"""The turns kind last: where kinds share a queue it serves them all."""
 
 
 @dataclass(slots=True)
@@ -186,10 +188,6 @@ def refused(code: str) -> Iterator[None]:
     with pytest.raises(CallerError) as raised:
         yield
     assert raised.value.code == code
-
-
-ALL_KINDS = (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)
-"""The turns kind last: where kinds share a queue it serves them all."""
 
 
 @pytest.fixture(scope="module")

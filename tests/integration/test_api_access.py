@@ -22,6 +22,9 @@ OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
 """The only routes without a token, in addition to the documentation and the sign-in routes."""
 FAULT = "dead server"
 SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
+OPERATOR_TOKEN = "o" * 40
+PASSWORD = "correct horse battery"
+OWN = (403, "own_request")
 
 
 async def routes(api: Api) -> list[tuple[str, str]]:
@@ -76,9 +79,6 @@ async def test_agents_and_topologies_are_shown_to_every_token(requester: Caller)
         assert drawn.text.startswith(("flowchart", "---", "graph", "%%")), drawn.text[:80]
     for missing in ("nothing", "nothing.mmd"):
         assert (await requester.get(f"/v1/topologies/{missing}")).status_code == 404
-
-
-OPERATOR_TOKEN = "o" * 40
 
 
 @asynccontextmanager
@@ -169,10 +169,6 @@ async def test_an_operators_token_reads_only_metrics_and_status(api: Api) -> Non
         for token in (OPERATOR_TOKEN[:-1], OPERATOR_TOKEN + "o"):
             answer = await client.get("/metrics", headers={"Authorization": f"Bearer {token}"})
             assert refusal(answer) == (401, "token_invalid"), token
-
-
-PASSWORD = "correct horse battery"
-OWN = (403, "own_request")
 
 
 def bearer(token: str) -> dict[str, str]:

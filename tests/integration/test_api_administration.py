@@ -18,6 +18,8 @@ from tests.integration.test_api_access import having
 from tests.integration.test_api_approvals import final_turn, item, paused
 from tests.integration.test_api_turns import conversation, refusal
 
+PATCH, PROPOSE = "memory_patch", "memory_propose_promotion"
+
 
 async def test_an_audit_verification_returns_its_position_and_faults(api: Api, reviewer: Caller) -> None:
     await write_audit_rows(api.services.db, "local", 70)
@@ -187,9 +189,6 @@ async def test_an_administrator_makes_a_rule_stricter_and_reverts_it(api: Api, d
 async def test_a_looser_rule_or_exemption_is_refused(admin: Caller, path: str, body: dict[str, Any], told: str) -> None:
     assert refusal(await admin.put(f"/v1/{path}", json=body)) == (422, told)
     assert all(each["approval"] for each in (await admin.get("/v1/rules/tools")).json()["items"])
-
-
-PATCH, PROPOSE = "memory_patch", "memory_propose_promotion"
 
 
 async def test_an_admin_exempts_a_memory_tool_from_approval_and_ends_the_exemption(api: Api, db: Database) -> None:

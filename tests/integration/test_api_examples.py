@@ -20,6 +20,7 @@ from tests.integration.test_api_turns import refusal
 from tests.unit.examples.payments_process import wait_until_healthy
 
 AGENT = "care_navigator"
+SALES = "region,sales,day\nNorth,30,2024-01-01\nSouth,10,2024-01-02\nNorth,5,2024-01-03\nNorth,,2024-01-04\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,9 +92,6 @@ async def test_a_skeleton_refuses_metadata_that_it_cannot_use(requester: Caller)
     body = {"agent": "skeleton", "message": "a sound"}
     refused = [await requester.post("/v1/execute", json={**body, "metadata": each}) for each in bad]
     assert [refusal(each) for each in refused] == [(422, "bad_input_type")] * 5 + [(422, "bad_trace_id")] * 3
-
-
-SALES = "region,sales,day\nNorth,30,2024-01-01\nSouth,10,2024-01-02\nNorth,5,2024-01-03\nNorth,,2024-01-04\n"
 
 
 async def test_plotting_a_column_against_another_returns_a_picture(api: Api) -> None:

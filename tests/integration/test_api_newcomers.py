@@ -31,6 +31,8 @@ from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import code, refusal
 
 START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
+WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
+FORM = re.compile(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}")
 
 
 @pytest.fixture(scope="module")
@@ -222,10 +224,6 @@ async def test_without_a_configured_provider_oidc_routes_are_404(api: Api, visit
     api.app.state.services = api.services
     for path in (START, CALLBACK):
         assert refusal(await visitor.get(path)) == (404, "oidc_not_set_up")
-
-
-WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
-FORM = re.compile(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}")
 
 
 class EmptyTenant:

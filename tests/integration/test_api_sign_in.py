@@ -40,6 +40,10 @@ LIES: dict[str, list[Any]] = {
     "iat": ["now"],
     "nbf": ["soon"],
 }
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+OURS = {"X-Perdure-Request": "1"}
+CODES = "/v1/auth/codes"
+WRONG = "a wrong one, surely"
 
 
 def part(value: object) -> str:
@@ -106,10 +110,6 @@ def bad_tokens(good: str, key: AccessKey) -> Iterator[tuple[str, str]]:
     yield "a header that is no JSON", f"eyJ.{body}.{signature}"
     yield "a signature in another alphabet", f"{head}.{body}.{signature[:-4]}+/=="
     yield "very long", f"{good}{'A' * 5_000}"
-
-
-FORM = {"content-type": "application/x-www-form-urlencoded"}
-OURS = {"X-Perdure-Request": "1"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -349,9 +349,6 @@ async def test_role_changes_and_removals_apply_to_the_next_request(api: Api, ann
         assert (await signed_in(client, ann)).status_code == 401
 
 
-CODES = "/v1/auth/codes"
-
-
 @pytest.fixture
 async def local_api(api: Api) -> AsyncIterator[Api]:
     before = api.app.state.services
@@ -420,9 +417,6 @@ async def test_only_the_stack_of_one_machine_gives_sign_in_codes(api: Api, local
         assert (await client.post(CODES)).status_code == 401
         ways = await client.get("/v1/auth/ways")
     assert (ways.status_code, ways.json()) == (200, {"oidc": False, "open_registration": False, "setup_code": False})
-
-
-WRONG = "a wrong one, surely"
 
 
 @pytest.fixture(scope="module")

@@ -127,6 +127,7 @@ PROGRAMS = {
             ready_path: /healthz
         """,
 }
+Start = Callable[..., Any]
 
 
 class Stack:
@@ -182,9 +183,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         if stack.process.returncode is None:
             stack.process.kill()
         await stack.wait_ended()
-
-
-Start = Callable[..., Any]
 
 
 @pytest.fixture

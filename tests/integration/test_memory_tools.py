@@ -35,6 +35,7 @@ from tests.harness import Harness, publish_app
 from tests.integration.library_writer import Library, other_tenant
 
 KEY = "AKI" + "A" + "A1B2C3D4E5F6G7H8"
+C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +196,6 @@ async def test_the_operators_limits_and_switch_apply_to_what_an_agent_writes(har
     note = {"path": "e", "title": "e", "content": "e"}
     for tool, args in (("memory_search", {"query": "a"}), ("memory_remember", note)):
         assert (await off.run_tool(await off.plan((tool, args)))).state is CallState.FAILED
-
-
-C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
 
 
 @pytest.fixture(scope="module")

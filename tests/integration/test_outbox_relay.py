@@ -35,6 +35,8 @@ from tests.eventually import until
 from tests.harness import Harness
 
 STATUS = "SELECT status FROM turns WHERE id = $1"
+Patch = pytest.MonkeyPatch
+PEOPLE = "https://perdure.test"
 
 
 @pytest.fixture(autouse=True)
@@ -209,10 +211,6 @@ async def test_temporary_start_failures_and_wake_signals_are_retried_without_lim
     assert await harness.value(STATUS, address.turn_id) == "accepted"
     assert await due(relay, heard) == 1
     assert heard.signaled == Counter({(kind, address.turn_id): 1})
-
-
-Patch = pytest.MonkeyPatch
-PEOPLE = "https://perdure.test"
 
 
 @dataclass(slots=True)

@@ -308,9 +308,6 @@ async def test_simultaneous_replacements_steers_stops_and_ends_keep_turns_in_ord
         assert await harness.value(said, old.conversation_id) == 1 + len(ways)
 
 
-ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED)
-
-
 async def steer(harness: Harness, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> StartedTurn:
     """Sends a message into the open turn; the model answers it with `text`, whatever the step."""
     lines = [Line(text)] * 3
@@ -368,7 +365,7 @@ async def test_a_call_that_accepts_messages_receives_each_once_in_order(harness:
     assert [each[0] for each in await users(harness, address.conversation_id)][1:] == [*first, *second]
 
 
-@pytest.mark.parametrize("status", ENDS)
+@pytest.mark.parametrize("status", (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED))
 async def test_messages_that_no_call_received_become_one_queued_turn(harness: Harness, status: TurnStatus) -> None:
     address, _ = await harness.start(Line("one"), caps=MANY)
     assert ids(await ask(harness, address, 1)) == []

@@ -37,6 +37,8 @@ from tests.integration.conftest import in_transaction
 from tests.integration.library_writer import Library, other_tenant
 
 LEFT = "SELECT field, round(extract(epoch FROM expires_at - now()))::int AS seconds FROM working_memory"
+RECENT = "recent_entity_context"
+DUE = "UPDATE episodes SET embed_after = now() WHERE embedder IS NULL"
 
 
 async def put(harness: Harness, conversation_id: str, ttl_seconds: int = TTL_SECONDS, **fields: object) -> int:
@@ -153,9 +155,6 @@ async def test_a_tools_memory_write_is_reported_and_one_too_large_keeps_its_effe
     created = "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'memory.write.created'"
     (row,) = await harness.rows(created, address.turn_id)
     assert tuple(row) == ({"scope": "working", "fields": ["jotting"]}, "t1.0")
-
-
-RECENT = "recent_entity_context"
 
 
 async def resolved(harness: Harness, address: TurnAddress, call_id: str, recent: list[str]) -> ToolOutcome:
@@ -304,9 +303,6 @@ async def test_a_text_score_is_the_share_of_matching_words(harness: Harness, fil
         found = await search(tx, Question("alder birch cedar dogwood", harness.people["requester"].user_id), 6)
     nearness = {each.ref.path: each.signals.text for each in found}
     assert nearness == {"words/all": pytest.approx(1.0, abs=1e-4), "words/half": pytest.approx(0.5, abs=1e-4)}
-
-
-DUE = "UPDATE episodes SET embed_after = now() WHERE embedder IS NULL"
 
 
 async def keep(harness: Harness, *summaries: str, by: str = "requester", agent: str = "desk", into: str = "") -> str:

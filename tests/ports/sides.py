@@ -46,6 +46,7 @@ DECISIONS = {
     VerdictState.REJECTED: Decision.REJECT,
     VerdictState.RESPONDED: Decision.RESPOND,
 }
+GONE = Problem(code="agent_version_not_found", message="the version that this turn began with is gone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +195,6 @@ async def real_side(harness: Harness, client: Client) -> AsyncIterator[RealSide]
         for handle in side.handles:
             await handle.signal(PortsRun.end)
             await handle.result()
-
-
-GONE = Problem(code="agent_version_not_found", message="the version that this turn began with is gone")
 
 
 def _target(path: str) -> Behaviour:

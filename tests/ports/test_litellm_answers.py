@@ -21,6 +21,7 @@ pytestmark = UNWARNED
 
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/gpt-4o-mini"
 HALF = Call(name="pay", arguments='{"amount": 1')
+ROUTES = ("openai/m", "mistral/m", "deepseek/m", "hosted_vllm/m", "openrouter/a/m", "groq/m", "together_ai/m", "xai/m")
 
 
 async def test_half_a_call_is_dropped_and_a_whole_one_is_returned(client: RecordingClient) -> None:
@@ -31,9 +32,6 @@ async def test_half_a_call_is_dropped_and_a_whole_one_is_returned(client: Record
     await client.ask(Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"))
     last = client.complete
     assert (last.finish_reason, last.truncated, len(last.tool_calls)) == ("tool_calls", False, 1)
-
-
-ROUTES = ("openai/m", "mistral/m", "deepseek/m", "hosted_vllm/m", "openrouter/a/m", "groq/m", "together_ai/m", "xai/m")
 
 
 @pytest.mark.parametrize("model", ROUTES)

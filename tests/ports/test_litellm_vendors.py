@@ -43,6 +43,8 @@ RESULT = '{"status":"ok"}'
 IDS = {"anthropic": "toolu_01A09q90qw90lq917835lq{}", "mistral": "D681PevK{}", "gemini": "8f2b1a3{}"}
 CLAUDE = "anthropic/claude-sonnet-4-5"
 vendors = pytest.mark.parametrize("name", VENDORS)
+TOOLS = [function_of(f"tool_{number}", "Look.", schema) for number, schema in enumerate(SCHEMAS.values())]
+OBJECT: dict[str, JsonValue] = {"type": "object", "properties": {}}
 
 
 async def ask(client: RecordingClient, model: str, *said: PromptMessage, **more: Any) -> tuple[str, Complete]:
@@ -196,9 +198,6 @@ async def test_a_thinking_budget_and_an_effort_reach_each_vendor_in_its_paramete
     assert MIN_CAP_TOKENS in (asked.get("max_tokens"), asked.get("max_completion_tokens"))
 
 
-TOOLS = [function_of(f"tool_{number}", "Look.", schema) for number, schema in enumerate(SCHEMAS.values())]
-
-
 @vendors
 async def test_each_vendor_answers_with_mended_tools_and_requested_objects(client: RecordingClient, name: str) -> None:
     model = VENDORS[name].model
@@ -227,9 +226,6 @@ async def test_a_gemini_model_is_sent_the_possible_values_of_a_property(client: 
     file, link = ({"type": "string", "enum": [value]} for value in ("file", "link"))
     size = {"type": "string", "enum": ["low", "high"]}
     assert declared["parameters"]["properties"] == {"kind": file, "like": {"anyOf": [file, link]}, "size": size}
-
-
-OBJECT: dict[str, JsonValue] = {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize(

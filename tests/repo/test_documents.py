@@ -41,6 +41,9 @@ USERS_OWN = {("CHANGELOG.md", "policy.py"), ("docs/adr/0032-one-import-root.md",
 """Files of other owners that a text names: the user's own that hid ours."""
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
 """Texts that look like paths of the checkout and are none: files of a run, or a model's name."""
+PACKAGES = [path for path in files() if path.startswith("perdure/") and path.endswith("/__init__.py")]
+READMES = [path.replace("__init__.py", "README.md") for path in PACKAGES]
+PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in files()}
 
 
 def code_in(text: str) -> str:
@@ -176,10 +179,6 @@ def test_no_text_names_a_module_that_does_not_exist() -> None:
     assert not dead, "\n".join(dead)
 
 
-PACKAGES = [path for path in files() if path.startswith("perdure/") and path.endswith("/__init__.py")]
-READMES = [path.replace("__init__.py", "README.md") for path in PACKAGES]
-
-
 @pytest.mark.parametrize("readme", [path for path in READMES if path in files()])
 def test_a_readme_of_a_package_has_all_of_its_modules(readme: str) -> None:
     missing = unnamed(readme, text_of(readme), files())
@@ -230,9 +229,6 @@ def test_the_layers_are_drawn_as_the_import_contract_has_them() -> None:
     assert drawn is not None
     rows = [sorted(row.replace("|", " ").split()) for row in drawn.group(1).splitlines()]
     assert rows == [sorted(row.replace("|", " ").split()) for row in kept if row.strip()]
-
-
-PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in files()}
 
 
 def differences(page: str, topology: Topology) -> list[str]:

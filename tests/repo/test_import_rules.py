@@ -17,6 +17,7 @@ from perdure.worker.queues import REPLAY_PACKAGES
 from tests.repo.committed import PROGRAMS, ROOT, doubles, files, imported, loaded, said, text_of, texts
 
 MAY_IMPORT_LANGGRAPH = "perdure/graph/compile.py"
+LINKS = ("activities", "api", "examples", "graph", "workflows")
 
 
 def test_every_package_has_its_layer_once() -> None:
@@ -180,9 +181,6 @@ def test_a_planted_cycle_of_imports_is_found(layer: str, path: str, line: str) -
     planted = sources() | {path: f"{text_of(path)}\n{line}\n"}
     assert text_of(path)
     assert len(knots(layer, planted)) == 1
-
-
-LINKS = ("activities", "api", "examples", "graph", "workflows")
 
 
 @pytest.mark.parametrize("name", LINKS)

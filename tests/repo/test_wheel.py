@@ -26,6 +26,9 @@ THEIRS = ("activities", "api", "cli", "contracts", "examples", "graph", "local",
 """Folders of a user's own, beside THEIR_FILES: common names, which were import names of Perdure once."""
 THEIR_FILES = ("policy", "prepare", "settings", "worker")
 NOT_OURS = "raise RuntimeError(\"a module of the user's was imported in place of one of Perdure's\")\n"
+ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
+ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)")
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 
 def copied(to: Path, *, links: bool = True, wanted: Callable[[str], bool] = lambda path: True) -> Path:
@@ -175,9 +178,6 @@ def test_every_command_prints_the_same_version(target: Path, checkout: Path, use
     assert said([sys.executable, "-m", "perdure", "--version"], users_folder, **ours) == line
 
 
-ASK = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
-
-
 def test_the_version_is_not_that_of_a_project_around_it(no_links: Path, target: Path, tmp_path: Path) -> None:
     written = (no_links / "pyproject.toml").read_text()
     try:
@@ -260,10 +260,6 @@ def test_the_image_has_the_links_and_the_modules_of_its_processes(tmp_path: Path
     assert {"perdure.api", "perdure.apps.bootstrap"} <= modules and ["python", "worker.py", "--relay"] in commands
     find = "import importlib.util, sys; print([name for name in sys.argv[1:] if not importlib.util.find_spec(name)])"
     assert said([sys.executable, "-c", find, "worker", *sorted(modules)], image) == "[]\n"
-
-
-ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)")
-HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 
 def entries(text: str) -> dict[str, int]:

@@ -37,6 +37,9 @@ START = "system_prompt_node memory_node resume_guard"
 FINISH = "skill_select_node approval_node synthesis_llm_call output_format"
 SHOUT = ("shout", {"text": "a"})
 SHOUTS, PAYS, SELECTS = Says("", (SHOUT,)), Says("", (("pay", {"amount": 5}),)), Says("SKILL_SELECT:plan")
+FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
+decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])
+calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), min_size=1, max_size=5)
 
 
 def rule(rule_id: str, on: str, do: str = "require_hitl", **given: object) -> Rule:
@@ -184,9 +187,6 @@ async def test_a_checkpoint_that_cannot_be_opened_continues_with_a_warning() -> 
     assert [each["tool"] for each in warned] == ["shout"]
 
 
-FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
-
-
 @each_way
 async def test_a_forced_checkpoint_skips_the_synthesis_until_it_is_approved_and_is_asked_once(way: Way) -> None:
     played = await play(SELECTS, Says("as planned"), skill_ids=("plan",), metadata=FORCED)
@@ -305,10 +305,6 @@ async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way)
     played = await paused_turn(V.APPROVED, lambda read: stopped)
     await way(played)
     assert (played.outcome(), played.turn.ran) == (Outcome.STOPPED, [])
-
-
-decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])
-calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), min_size=1, max_size=5)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -40,6 +40,8 @@ TABLE = {"table": "f1", "name": "t.csv", "rows": 9, "columns": COLUMNS}
 LATE = "No design was found in time."
 TIMED_OUT: Args = {"success": False, "timed_out": True, "outcome": "timed_out", "message": LATE}
 CLIENT = {"client_table": {"name": "t", "rows": 9, "columns": COLUMNS}}
+MET_AGAIN = dict.fromkeys(("model_auth", "model_not_found", "model_billing", "model_refused"), Outcome.FAILED)
+UNPAID = dict.fromkeys(("token_budget_spent", "day_cost_budget_spent", "answer_over_budget"), Outcome.LIMITED)
 
 
 def check(args: Args) -> Any:
@@ -189,10 +191,6 @@ async def test_the_ladder_takes_six_calls_in_both_forms_and_tells_each_fault() -
     assert played.state["tokens_used"] == 7 * USAGE.tokens
     unplanned = await play(kind(), *[FAULTY] * 6, DONE)
     assert unplanned.traces()[0] == f"{CLASSIFY} {PLAN} {SAY}" and unplanned.outcome() is Outcome.FAILED
-
-
-MET_AGAIN = dict.fromkeys(("model_auth", "model_not_found", "model_billing", "model_refused"), Outcome.FAILED)
-UNPAID = dict.fromkeys(("token_budget_spent", "day_cost_budget_spent", "answer_over_budget"), Outcome.LIMITED)
 
 
 @pytest.mark.parametrize(("code", "outcome"), [*(MET_AGAIN | UNPAID).items(), ("stopped", Outcome.STOPPED)])

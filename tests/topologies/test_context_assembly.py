@@ -44,6 +44,12 @@ CARDS = {
     "look": PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
     "book": PlanCard(name="book", effect=EffectClass.KEYED, needs_approval=True),
 }
+BOOKS = Says("", (("book", {}),))
+UNHEARD = [Problem(code=code, message="m") for code in ("model_unavailable", "activity_timeout", "verdict_unreadable")]
+Values = dict[str, Any]
+VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
+NOW = context_assembly.ToolInputs("slice", "fed")
+SCORES = st.floats(0, 1)
 
 
 def signal(args: Args) -> JsonValue:
@@ -63,9 +69,6 @@ def context(**given: Callable[[Args], JsonValue]) -> FakeContext:
         "story": lambda args: {"told": True, "completeness": 0.2},
     }
     return FakeContext(REGISTRY, {**tools, **given})
-
-
-BOOKS = Says("", (("book", {}),))
 
 
 def broken(args: Args) -> JsonValue:
@@ -103,9 +106,6 @@ async def test_a_harmless_turn_runs_every_stage_once() -> None:
     assert made.ran == ["signal", "catalogue", "profile", "fit", "story"]
     injected = dict(made.given)
     assert (injected["fit"], injected["catalogue"]) == ({"themes": ["no sleep"]}, {}), "of those that are there"
-
-
-UNHEARD = [Problem(code=code, message="m") for code in ("model_unavailable", "activity_timeout", "verdict_unreadable")]
 
 
 @pytest.mark.parametrize("verdict", [{"hijacked": True, "category": "harm"}, {"hijacked": "no"}, {}, *UNHEARD])
@@ -296,10 +296,6 @@ async def test_a_turn_that_cannot_be_loaded_and_an_agent_without_an_assembly_end
     assert (played.outcome(), played.code) == (Outcome.FAILED, "no_assembly")
 
 
-Values = dict[str, Any]
-VALUES = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), max_size=4)
-
-
 @given(VALUES, st.lists(st.sampled_from("abcd")), VALUES, VALUES)
 def test_the_callers_arguments_come_first(defaults: Values, inject: list[str], outputs: Values, caller: Values) -> None:
     injected = {key: value for key, value in outputs.items() if key in inject}
@@ -410,16 +406,10 @@ def test_a_list_that_leaves_out_a_dependency_is_reported() -> None:
     assert context_assembly.left_out(SAMPLE, SAMPLE) == ()
 
 
-NOW = context_assembly.ToolInputs("slice", "fed")
-
-
 def earlier_bundle(completeness: float, slice_hash: str = "earlier", upstream: str = "fed") -> Bundle:
     """An earlier output."""
     before = {"completeness": completeness, "slice_hash": slice_hash, "upstream": upstream}
     return Bundle.model_validate({"tool": "t", "turn_id": "1", "digest": "d", **before})
-
-
-SCORES = st.floats(0, 1)
 
 
 @given(SCORES, SCORES, st.booleans(), st.booleans())

@@ -27,6 +27,8 @@ STATE = StateSchema(
 )
 Shape = tuple[Any, ...]
 NODE: Shape = ("node",)
+choices = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _lines_of(inner: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
@@ -250,10 +252,6 @@ class Walk:
             self.deferred.add(target)
         elif target != END:
             self.may_start[target] += 1
-
-
-choices = st.lists(st.integers(0, 1), min_size=1, max_size=12)
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 async def run(topology: Topology, choices: list[int]) -> tuple[str, list[tuple[str, str]]]:

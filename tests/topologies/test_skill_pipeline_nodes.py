@@ -22,6 +22,8 @@ SKILL = "initial_llm_call skill_select_node skill_inject_node approval_node synt
 NO_ANSWER = "initial_llm_call output_format"
 AFTER_TOOLS = "initial_llm_call tool_node initial_llm_call output_format"
 LOOKS, DONE, SELECTS = Says(calls=(LOOK,)), Says("done"), Says("SKILL_SELECT:plan")
+CALLS = [{"call_id": "t1.0"}]
+ERROR = {"code": "x", "message": "x"}
 
 
 def fails(code: str) -> Says:
@@ -217,10 +219,6 @@ async def test_budget_and_limit_also_apply_after_a_resume(limits: Limits, trace:
     assert await decided(played, "t1.0", V.APPROVED) is Outcome.LIMITED
     assert played.traces()[1] == trace
     assert ran(played.turn) == ["t1.0"], "what was approved has run"
-
-
-CALLS = [{"call_id": "t1.0"}]
-ERROR = {"code": "x", "message": "x"}
 
 
 @pytest.mark.parametrize(("router", "state", "label"), [

@@ -35,6 +35,8 @@ from tests.topologies.played import (
     roles,
 )
 
+rounds = st.lists(st.sampled_from(["list_rooms", "lock_room", "open_door", LOAD_TOOLSET, "nobody"]), min_size=1)
+
 
 def card(name: str, effect: EffectClass, toolset: str = "", **given: str) -> PlanCard:
     """A card that is gated where it may change something."""
@@ -188,9 +190,6 @@ async def test_the_first_token_is_reported_once_per_run() -> None:
     assert [ask.ttft_told for ask in played.turn.asks] == [False, True]
     await decided(played, "t2.0", V.APPROVED)
     assert [ask.ttft_told for ask in played.turn.asks] == [False, True, False], "entry resets it"
-
-
-rounds = st.lists(st.sampled_from(["list_rooms", "lock_room", "open_door", LOAD_TOOLSET, "nobody"]), min_size=1)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

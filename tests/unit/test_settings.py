@@ -7,6 +7,8 @@ from perdure.core.egress import ANSWER_BYTES, NamedHost, Outbound
 from perdure.settings import LogLevel, Settings, log_from
 from tests.repo.test_environment import bare
 
+EARLY = structlog.get_logger("early")
+
 
 def settings(**given: str) -> Settings:
     with pytest.MonkeyPatch.context() as patch:
@@ -67,9 +69,6 @@ def test_addresses_in_the_operators_settings_count_as_named() -> None:
     assert {(each.host, each.port) for each in found.named} >= expected
     assert {"10.0.0.8", "169.254.129.2"}.isdisjoint(each.host for each in found.named)
     assert NamedHost("localhost", 8000, by_operator=True) in found.named
-
-
-EARLY = structlog.get_logger("early")
 
 
 def test_no_line_below_the_level_is_written_even_by_an_earlier_logger(capsys: pytest.CaptureFixture[str]) -> None:

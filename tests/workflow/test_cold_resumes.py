@@ -25,6 +25,8 @@ from tests.served_turns import DONE, PAUSED, PAY, POST, Served, refused
 pytestmark = pytest.mark.usefixtures("without_cache")
 
 LOOK = ("look", {"what": "a"})
+BOOK = ("book", {"what": "a chair"})
+CHECKED: dict[str, Any] = {"agent_id": "checked"}
 
 
 async def start_cold(served: Served, address: TurnAddress, *, goes_on: bool = False) -> None:
@@ -82,10 +84,6 @@ async def test_a_run_reset_to_its_beginning_pays_for_nothing_again(served: Serve
     kinds = await served.harness.kinds(address.turn_id)
     assert [kinds.count(kind) for kind in ("generation.complete", "tool.result", "done")] == [3, 3, 1]
     assert (await served.nodes(address)).count("memory_node") == 2, "the trace shows both runs"
-
-
-BOOK = ("book", {"what": "a chair"})
-CHECKED: dict[str, Any] = {"agent_id": "checked"}
 
 
 async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:

@@ -31,6 +31,9 @@ from tests.worker_process import wait_for_word, worker_process
 from tests.workflow.test_cold_resumes import start_cold
 
 LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
+ASKS = Limits(max_tokens=10, on_spent=OnSpent.ASK)
+LOOKS = Line("let me look", [("look", {"what": "a"})])
+RECOVERY_SECONDS = 8.0
 
 
 @pytest.mark.parametrize(("limits", "code", "calls"), [
@@ -203,10 +206,6 @@ async def test_cancel_and_stop_end_any_waiting_turn(harness: Harness, temporal: 
         assert {row["status"] for row in approvals} <= {"cancelled"}
 
 
-ASKS = Limits(max_tokens=10, on_spent=OnSpent.ASK)
-LOOKS = Line("let me look", [("look", {"what": "a"})])
-
-
 async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", **given: int) -> None:
     person = served.harness.people[by]
     async with served.harness.db.transaction("local") as tx:
@@ -354,9 +353,6 @@ async def test_a_days_budget_spent_in_a_wait_ends_the_turn_until_the_next_day(se
     _, row = await served.run_to_end(Line("a new day"), conversation_id=address.conversation_id)
     assert (row["status"], row["answer"]) == ("completed", "a new day")
     await limit_tenant(harness, DayLimits())
-
-
-RECOVERY_SECONDS = 8.0
 
 
 @pytest.mark.timed

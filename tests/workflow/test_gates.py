@@ -50,6 +50,8 @@ ONE = [
     (R, {"comment": TOO_MUCH}, "planned", 0, "system", TOO_MUCH),
     (S, {"comment": IN_MAY}, "planned", 0, "system", IN_MAY),
 ]
+BOOK = ("book", {"what": "a chair"})
+SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
 
 
 @pytest.mark.parametrize(
@@ -193,10 +195,6 @@ async def test_a_turn_waits_until_an_unknown_outcome_is_settled(served: Served) 
     assert '"settled_by":"reviewer"' in sent[-3]["content"] and '"status":"happened"' in sent[-3]["content"]
     approvals = await served.harness.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert {row["status"] for row in approvals} == {"done"}
-
-
-BOOK = ("book", {"what": "a chair"})
-SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
 
 
 async def sent_calls(served: Served, address: TurnAddress) -> Counter[str]:

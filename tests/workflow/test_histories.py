@@ -37,6 +37,7 @@ from tests.served_turns import ALL_KINDS, DONE, PAY, Served, serve
 KIB = 1_024
 LOOKS: list[tuple[str, dict[str, JsonValue]]] = [("look", {"what": "a"}), ("look", {"what": "b"})]
 MODEL, TOOL = "model.complete", "tools.run"
+SAID = "over the budget of zaphod"
 
 
 def size(history: WorkflowHistory) -> int:
@@ -145,9 +146,6 @@ async def test_paused_turns_occupy_no_workers_cache(metered_turns: MeteredTurns)
     for address in paused:
         await served.decide(address)
         await served.until(address, TurnStatus.COMPLETED)
-
-
-SAID = "over the budget of zaphod"
 
 
 async def reviewer(served: Served, name: str) -> str:

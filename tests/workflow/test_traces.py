@@ -31,6 +31,7 @@ TURNS: dict[str, tuple[tuple[Line, ...], str]] = {
     "a hub": ((Line(f"I am {CANARY}"),), KEEPER),
     "a loop": ((Line("", [("look", {"what": CANARY})]), Line(f"well {CANARY}")), "looper"),
 }
+SAMPLE = ("a tool", "a failure")
 
 
 @dataclass(slots=True)
@@ -123,9 +124,6 @@ async def test_a_collector_gets_the_spans_of_a_turn_and_none_of_its_text(served:
     assert [event.name for event in spans[chat].events] == ["model_call_attempted", "model_call_completed"]
     assert not [body for _, body in traced.collector.bodies if CANARY.encode() in body]
     assert not traced.bell.recent
-
-
-SAMPLE = ("a tool", "a failure")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,10 @@ FORGED: list[Any] = [
     {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}},
     {"kind": "stop", "request_id": "x"},
 ]
+STOP = WakeSignal(kind="stop")
+AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
+FLOOD = 1_000
+NEVER = Line("never said")
 
 
 async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> int:
@@ -114,10 +118,6 @@ async def test_a_signal_for_another_turn_is_ignored(served: Served) -> None:
     assert (await served.row(waiting))["status"] == PAUSED.value
     assert served.effects(waiting, "/pay") == 0
     assert (await served.handle(waiting).describe()).status is WorkflowExecutionStatus.RUNNING
-
-
-STOP = WakeSignal(kind="stop")
-AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
 
 
 async def nothing(_: Served, __: TurnAddress) -> None:
@@ -295,9 +295,6 @@ async def test_a_pause_and_an_end_await_the_check(served: Served, monkeypatch: p
     assert CONFIRM in await replayed_calls(served, address)
 
 
-FLOOD = 1_000
-
-
 @pytest.mark.soak
 async def test_a_flood_of_forged_stops_hides_no_real_stop(served: Served) -> None:
     address = await silent(served)
@@ -321,9 +318,6 @@ async def test_a_check_that_hangs_in_its_task_is_repeated_and_changes_nothing(se
         row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], broken) == ("completed", [address.turn_id])
     assert (await replayed_calls(served, address)).count(CONFIRM) == 2
-
-
-NEVER = Line("never said")
 
 
 async def send(served: Served, to: TurnAddress, on_busy: OnBusy, *lines: Line) -> TurnAddress:

@@ -31,6 +31,7 @@ from perdure.workflows.activity_calls import problem_of
 
 Door = Callable[[Exception], PerdureError]
 REQUEST = httpx.Request("POST", "http://target.example/orders")
+SOMETHING = st.one_of(st.text(max_size=3000), st.integers(0, 10**9), st.binary(), st.booleans())
 
 
 def raised_classes(module: object) -> Iterator[type[Exception]]:
@@ -183,9 +184,6 @@ def test_a_requested_wait_is_the_next_delay_up_to_a_minute(asked: float, delay: 
     assert failure.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
 
 
-SOMETHING = st.one_of(st.text(max_size=3000), st.integers(0, 10**9), st.binary(), st.booleans())
-
-
 @given(message=st.text(max_size=5000), details=st.dictionaries(st.text(max_size=30), SOMETHING, max_size=40))
 def test_a_failure_is_far_smaller_than_temporals_limit(message: str, details: dict[str, object]) -> None:
     failure = to_temporal(UpstreamRejected("code", message, details))
@@ -194,14 +192,11 @@ def test_a_failure_is_far_smaller_than_temporals_limit(message: str, details: di
     assert sum(len(name) + len(str(value)) for name, value in detail.items()) < 2048
 
 
-LATE = temporal.TimeoutError("t", type=temporal.TimeoutType.HEARTBEAT, last_heartbeat_details=[])
-
-
 @pytest.mark.parametrize(("error", "code"), [
     (to_temporal(LimitReached("cap", "Enough.")), "cap"),
     (temporal.ApplicationError("somebody else's", type="theirs"), "theirs"),
     (temporal.ApplicationError("details of another form", {"x": 1}), "activity_failed"),
-    (LATE, "activity_timeout"),
+    (temporal.TimeoutError("t", type=temporal.TimeoutType.HEARTBEAT, last_heartbeat_details=[]), "activity_timeout"),
     (temporal.CancelledError(), "stopped"),
 ])  # fmt: skip
 def test_every_failure_of_an_activity_reads_as_a_problem(error: BaseException, code: str) -> None:

@@ -35,6 +35,9 @@ from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
 from tests.unit.apps.tool_contexts import card
 
 DATA = base64.b64encode(b"x" * 1_000).decode()
+UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
+IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}
+LINK = {"type": "resource_link", "uri": "file:///a", "name": "a"}
 
 
 def text(said: str) -> TextContent:
@@ -90,9 +93,6 @@ def test_halves_are_mended_in_pieces_as_in_whole(parts: list[bytes], data: st.Da
     assert asyncio.run(read()) == whole
 
 
-UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
-
-
 @pytest.mark.parametrize(("read", "code"), [
     ('{"jsonrpc":"2.0","id":4,"result":["paid"]}', None),
     ('{"jsonrpc":"2.0","id":4,"result":{"content":paid}}', None),
@@ -133,10 +133,6 @@ class _Pieces(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for piece in self._pieces:
             yield piece
-
-
-IMAGE = {"type": "image", "data": DATA, "mime_type": "image/png"}
-LINK = {"type": "resource_link", "uri": "file:///a", "name": "a"}
 
 
 @pytest.mark.parametrize(("block", "told"), [

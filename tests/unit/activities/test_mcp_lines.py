@@ -18,6 +18,8 @@ LIMIT_BYTES = 600
 LONG = "x" * 2_000
 VERSION, LATER = {"jsonrpc": "2.0"}, '"id": 99}'
 """The latter in a result must not be taken for the number."""
+ASKED = {"method": "sampling/createMessage", "params": LONG}
+SIZES = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 9), st.booleans()), max_size=6)
 
 
 async def lines_of(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedLine]:
@@ -50,9 +52,6 @@ async def test_the_id_of_an_answer_is_read_in_each_form(message: Any, separators
     assert await lines_of(b"one\n" + text + b"\ntwo\n") == [b"one\n", SkippedLine(7), b"two\n"]
 
 
-ASKED = {"method": "sampling/createMessage", "params": LONG}
-
-
 @pytest.mark.parametrize("message", [
     *(VERSION | {"id": 7} | ASKED, ASKED | VERSION | {"id": 7}, VERSION | {"result": {"text": LONG, "id": 7}}),
     *(VERSION | {"result": LONG, "id": 7, "more": {"id": 8}}, VERSION | {"result": LONG, "id": None}),
@@ -71,9 +70,6 @@ async def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     for endless in (begun + b"x" * 6_000, b"x" * 6_000 + b"\n"):
         with pytest.raises(UnmatchedLine):
             await lines_of(endless, (3_000,))
-
-
-SIZES = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 9), st.booleans()), max_size=6)
 
 
 @given(SIZES, st.lists(st.integers(0, 12_000), max_size=8))

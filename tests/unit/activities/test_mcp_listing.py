@@ -31,6 +31,8 @@ from tests.doubles.resolver import Names
 TITLE: dict[str, Any] = {"type": "string", "title": "Title"}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"name": TITLE, "title": TITLE}, "required": ["name"]}
 SCHEMA["title"] = "lookArguments"
+UNFIT: list[Any] = [{"type": "nothing"}, {"description": "\x00"}, {"maximum": float("inf")}, {"maximum": 10**5_000}]
+JSON = "content-type: application/json"
 
 
 def server(**fields: Any) -> McpServer:
@@ -91,9 +93,6 @@ def test_any_tool_name_is_mapped_to_one_that_models_accept(name: str) -> None:
     assert ToolCard.model_fields["name"].metadata and len(made) <= 64 and made.startswith("s_")
     offer = offer_of(server(), [listed(name=name)])
     assert [*offer.tools] == [made] and offer.tools[made].tool == name
-
-
-UNFIT: list[Any] = [{"type": "nothing"}, {"description": "\x00"}, {"maximum": float("inf")}, {"maximum": 10**5_000}]
 
 
 @pytest.mark.parametrize("parameters", [
@@ -187,9 +186,6 @@ asyncio.run(main())
 
 def test_modules_of_the_first_mcp_call_are_imported_after_the_start() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[3], check=True, timeout=60)
-
-
-JSON = "content-type: application/json"
 
 
 def session(url: str, outbound: Outbound | None = None, seconds: float = 3) -> McpSession:

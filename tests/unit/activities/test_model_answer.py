@@ -26,6 +26,7 @@ from perdure.store.events.event_log import NewEvent
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="0197f000-0000-7000-8000-000000000001")
 DEFINITION = AgentDefinition(id="a", title="A", topology="tool_loop")
+YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 
 
 def card(name: str, effect: EffectClass = EffectClass.READ) -> ToolCard:
@@ -85,9 +86,6 @@ def test_structured_output_is_not_shown_as_text(failed: Problem | None) -> None:
     assert usage.kind == "token.usage", "no first token was seen"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
     assert segments_of([SegmentEvent(complete.kind, complete.call_id, complete.data)]) == []
-
-
-YES, NO = '{"hijacked": true}', '{"hijacked": false}'
 
 
 @pytest.mark.parametrize(("calls", "value"), [

@@ -35,6 +35,11 @@ async def look(name: str) -> str:
     """Look."""
     return name
 '''
+DEEP = ["a: " + "[" * 30_000, "a: " + "{b: " * 30_000, "- " * 30_000 + "x", "[" * 101 + "]" * 101]
+READ = "import sys, pathlib, perdure.apps.files as y; print(y.read_yaml(pathlib.Path(sys.argv[1])))"
+DEFAULT = Engine().expires_seconds
+ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
+COMPANIONS = "companions: [{name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}]\n"
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -247,10 +252,6 @@ def test_links_within_the_app_are_followed_and_so_is_a_link_to_the_app(tmp_path:
         assert problems_of(load_app(each)) == []
 
 
-DEEP = ["a: " + "[" * 30_000, "a: " + "{b: " * 30_000, "- " * 30_000 + "x", "[" * 101 + "]" * 101]
-READ = "import sys, pathlib, perdure.apps.files as y; print(y.read_yaml(pathlib.Path(sys.argv[1])))"
-
-
 @pytest.mark.parametrize("text", DEEP)
 def test_too_deep_nesting_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
     path = write(tmp_path, deep_yaml=text) / "deep.yaml"
@@ -260,10 +261,6 @@ def test_too_deep_nesting_is_refused_with_its_line(text: str, tmp_path: Path) ->
 
 def test_usual_nesting_is_read() -> None:
     assert isinstance(parse_yaml(Path("app.yaml"), "[" * 50 + "]" * 50), YamlFile)
-
-
-DEFAULT = Engine().expires_seconds
-ESCALATES = "expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: "
 
 
 @pytest.mark.parametrize(("approvals", "deadline", "expected"), [
@@ -293,9 +290,6 @@ def test_a_policy_nobody_can_satisfy_is_refused(tmp_path: Path, approvals: str, 
     assert bool(app.problems) is not bool(app.agents)
     for agent in app.agents:
         assert agent.approvals.expires_seconds == (60 if "expires" in approvals else deadline)
-
-
-COMPANIONS = "companions: [{name: desk, command: [python, x.py], port_env: DESK_PORT, url_env: DESK_ADDRESS}]\n"
 
 
 def desk_app(folder: Path, own: str = "", agent: str = "helper") -> App:

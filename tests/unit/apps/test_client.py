@@ -20,6 +20,9 @@ from tests.unit.apps.conftest import Either
 TURN = {"turn_id": "t", "conversation_id": "c", "status": "accepted", "events": "/v1/turns/t/events"}
 REFUSAL = {"error": {"code": "conversation_busy", "message": "wait", "details": {"turn_id": "x"}, "request_id": "r"}}
 STARTED = reply(TURN, 202)
+LAST = event("workflow_complete", status="completed")
+_TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest": "d", "schema": {"type": "object"}}
 
 
 def keys(client: Either) -> list[str]:
@@ -125,9 +128,6 @@ async def test_a_turns_segments_and_model_calls_are_read(client: Either) -> None
     assert [asked.path for asked in client.asked] == ["/v1/turns/t/segments", "/v1/turns/t/metrics"]
 
 
-LAST = event("workflow_complete", status="completed")
-
-
 async def test_a_stream_ends_with_its_last_event(client: Either) -> None:
     sent = streamed(event("ready", "1.0.0-0"), ": heartbeat\n\n", event("token", "1.e.5-0", text="hi"), LAST)
     events = await client.events(lambda c: c.turns.events("t"), sent)
@@ -161,9 +161,6 @@ async def test_a_refused_stream_ends_immediately_and_a_silent_one_times_out(clie
     assert len(client.asked) == 1
     assert (await client.refused(lambda c: c.turns.events("t"), *[streamed()] * 10)).code == "unreachable"
     assert 3 < len(client.asked) < 11
-
-
-_TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(
@@ -209,9 +206,6 @@ async def test_hundreds_of_streams_are_open_at_once() -> None:
             return [each.kind async for each in client.turns.events("t")]
 
         assert await asyncio.gather(*(follow() for _ in range(most))) == [["workflow_complete"]] * most
-
-
-APPROVAL: dict[str, Any] = {"id": "a", "status": "pending", "tool": "t", "digest": "d", "schema": {"type": "object"}}
 
 
 @pytest.mark.parametrize(("verb", "body"), [

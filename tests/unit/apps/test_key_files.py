@@ -16,6 +16,7 @@ BOTH = pytest.mark.parametrize(
     [("PERDURE_AUDIT_KEY", AUDIT_KEY_FILE, Settings.keyring), ("JWT_SECRET", ACCESS_KEY_FILE, Settings.access_keys)],
 )
 Read = Callable[[Settings], Any]
+TWICE = f'{{"requester": "{"x" * 40}", "admin": "{"x" * 40}"}}'
 
 
 def settings(home: Path, **given: str) -> Settings:
@@ -61,9 +62,6 @@ def test_a_missing_weak_or_unreadable_key_is_named(tmp_path: Path, variable: str
     for home in (tmp_path, tmp_path / "short"):
         with pytest.raises(SystemExit, match=f"{file}.*{variable}"):
             read(settings(home))
-
-
-TWICE = f'{{"requester": "{"x" * 40}", "admin": "{"x" * 40}"}}'
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ from perdure.sdk.json_reading import ArgumentsRefused
 from perdure.sdk.parameters import Parameters, ToolDefinitionError
 from tests.scale import sized
 
+_COUNTED: list[int] = []
+LETTERS = frozenset("abcdefgh")
+
 
 class Colour(Enum):
     RED = "red"
@@ -98,9 +101,6 @@ class Trimmed(BaseModel):
 
 def _not_a_number(value: str) -> str:
     raise TypeError("a bug of the author's")
-
-
-_COUNTED: list[int] = []
 
 
 def _counted(value: int) -> int:
@@ -248,9 +248,6 @@ def test_a_factory_that_always_returns_the_same_is_a_default() -> None:
     assert {name for name, default in defaults.items() if default is None} == {"day", "key", "loud"}
     assert (defaults["amount"], defaults["tags"], defaults["lines"]) == (0.0, ["new"], [])
     assert not parameters.own_defaults, "they are the factories' own"
-
-
-LETTERS = frozenset("abcdefgh")
 
 
 class Tagged(BaseModel):

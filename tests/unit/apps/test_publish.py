@@ -26,6 +26,7 @@ from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, problems_of, wri
 from tests.unit.apps.tool_contexts import card
 
 CORE = [card(name=name) for name in ("entity_resolve", "context_assemble", "create_entity")]
+GOOD = '{"tools": [{"name": "look", "parameters": {"type": "object"}}]}'
 
 
 @tool(effect="read")
@@ -307,9 +308,6 @@ def test_an_agent_gets_each_of_its_named_tools_once(tmp_path: Path, tools: str, 
     assert degraded.version != published[0].version
     assert all(name in degraded_agents([degraded])[0] for name in tools.split())
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
-
-
-GOOD = '{"tools": [{"name": "look", "parameters": {"type": "object"}}]}'
 
 
 def lock(*tools: dict[str, Any]) -> McpLock:

@@ -99,6 +99,8 @@ TABLES: list[Mistake] = [
     (DATA, ALL, '{"_about": "x", "a": ' + "[" * 100_000 + "]" * 100_000 + "}", None, ""),
 ]  # fmt: skip
 MISTAKES = FRONT + BODY + BESIDE + RULES + BLOCKS + TABLES
+AGENT = FILES["agents/host.yaml"]
+HOUSE = FILES["rules/house.yaml"]
 
 
 def spoiled(mistake: Mistake) -> str:
@@ -273,10 +275,6 @@ def test_an_app_cannot_take_the_platforms_name(tmp_path: Path) -> None:
     app = load_app(write_app(tmp_path, {"app.yaml": "name: platform\nreserved: 7\nfenced: [1]\n"}))
     assert are_at(problems_of(app)[:3], ["app.yaml:1 platform", "app.yaml:2 reserved", "app.yaml:3 fenced"])
     assert not any(rule.id.startswith("platform:") for rule in app.rules)
-
-
-AGENT = FILES["agents/host.yaml"]
-HOUSE = FILES["rules/house.yaml"]
 
 
 def test_a_fenced_tool_shares_a_blocks_name_and_is_for_agents_without_skills(tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ from perdure.sdk.tables.reading import rows_to_show, warnings_to_show
 from tests.eventually import until
 
 TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
+LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+GAPS = read_csv(b"side,n\nN,3\nN,\nS,\nS,NaN\n,4\nW,inf\nW,2.5\n\n")
+WAITS: Any = SimpleNamespace(has_ended=False, waiting_for=SimpleNamespace(kind="client_run", ids=["q"]))
+ASKED: Any = SimpleNamespace(asked={"plan": ""})
 
 
 def planned(steps: str) -> Plan:
@@ -126,9 +130,6 @@ def test_rows_are_exported_in_utc_and_an_infinite_number_is_missing() -> None:
     assert all(count in warnings_to_show(many)[0] for count in ("12001", "4001"))
 
 
-LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
-
-
 @pytest.mark.parametrize(("text", "name"), [
     ("", ""), ("select * from t", ""), ("<plan", ""),
     ("<plan><bogus/></plan>", "bogus"), ("<plan><limit/></plan>", "rows"),
@@ -182,9 +183,6 @@ def test_groups_sum_to_the_whole_and_filters_partition_the_rows(seed: int, size:
     for where, height in (("v > 0", (table["v"] > 0).sum()), ("not (v > 0)", (table["v"] <= 0).sum())):
         with nullcontext() if height else pytest.raises(TableError):  # where no row is left
             assert run_plan(Plan((Filter(where),)), {"main": table}, "main").table.height == height
-
-
-GAPS = read_csv(b"side,n\nN,3\nN,\nS,\nS,NaN\n,4\nW,inf\nW,2.5\n\n")
 
 
 def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_reported() -> None:
@@ -325,10 +323,6 @@ def test_a_table_that_an_upload_would_refuse_is_a_fault_here_too(tmp_path: Path,
     path.write_text(content)
     with pytest.raises(TableError):
         ClientTable.read(path)
-
-
-WAITS: Any = SimpleNamespace(has_ended=False, waiting_for=SimpleNamespace(kind="client_run", ids=["q"]))
-ASKED: Any = SimpleNamespace(asked={"plan": ""})
 
 
 def never_looking(answers: list[str], awaited: bool) -> Any:

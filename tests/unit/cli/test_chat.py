@@ -13,6 +13,11 @@ from rich.cells import cell_len
 from perdure.cli.chat import VOID_NOTICE, LiveText, TurnScreen, rows_below_start
 from perdure.client import Event
 
+RAN = {"ran": ["rag", "past"], "skipped": [{"tool": "goals", "why": "same_slice"}]}
+FAILED = {"failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x1b"}]}
+COLUMNS, LINES = 20, 8
+_TEXTS = st.text(alphabet="ab \n世é", max_size=60)
+
 
 def shown(*events: tuple[str, dict[str, Any]], details: bool = False) -> list[str]:
     """The lines on a screen that is no terminal."""
@@ -38,10 +43,6 @@ def test_two_parallel_calls_stream_on_separate_lines() -> None:
     assert lines.pop(0) == "half" and lines.pop(0), "a reset voids the text of the call that speaks"
     assert lines[0] == "I ask." and "book" in lines[1] and "book" in lines[2] and lines[3] == "Booked."
     assert all(each in lines[4] for each in ("completed", "7", "$0.0100", "1.5 s", "t"))
-
-
-RAN = {"ran": ["rag", "past"], "skipped": [{"tool": "goals", "why": "same_slice"}]}
-FAILED = {"failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x1b"}]}
 
 
 @pytest.mark.parametrize(("kind", "data", "named"), [
@@ -95,9 +96,6 @@ def test_reasoning_is_marked_and_shown_only_with_its_option() -> None:
     assert shown(*events, details=True)[:2] == ["Hm. Well.", "Yes."]
 
 
-COLUMNS, LINES = 20, 8
-
-
 class Terminal(io.StringIO):
     """A terminal as far as it matters here: it wraps late, goes up, and clears to its end."""
 
@@ -135,9 +133,6 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((COLUMNS, LINES)))
-
-
-_TEXTS = st.text(alphabet="ab \n世é", max_size=60)
 
 
 @given(st.lists(_TEXTS, max_size=4), _TEXTS)

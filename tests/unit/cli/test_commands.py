@@ -26,6 +26,10 @@ from tests.unit.cli.test_outputs import TURN as WAITING
 TURN = WAITING | {"status": "completed", "waiting_for": None}
 CONVERSATION = reply({"id": "c-1", "agent": "refunds"}, 201)
 STARTED = reply({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
+BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]}
+DONE = reply({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
+HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
+START, COMPLETE = "generation.start", "generation.complete"
 
 
 def test_a_chat_continues_where_it_was(cli: Perdure) -> None:
@@ -170,10 +174,6 @@ def test_the_editor_opens_with_the_active_text(cli: Perdure, tmp_path: Path, mon
     assert (ended.code, len(cli.asked)) == (2, 3)
 
 
-BOSS = {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]}
-DONE = reply({"user": BOSS, "access_token": "hush-access", "refresh_token": "hush-refresh", "expires_in": 900}, 201)
-
-
 @pytest.mark.parametrize(("words", "sent", "token"), [
     ("--setup-code ABCD-EFGH", {"setup_code": "ABCD-EFGH"}, None),
     ("--invitation perdure_invitation_x", {"invitation": "perdure_invitation_x"}, None),
@@ -207,9 +207,6 @@ def test_each_sign_in_method_is_described_with_its_voucher() -> None:
     assert len(set(words)) == 4 and all(words)
     for data in ({"signed_in": {"how": "something new"}}, {"signed_in": None}, {"signed_in": "password"}, {}, None):
         assert signed_in_words(data) == ""
-
-
-HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
 
 
 def lines(*rows: dict[str, Any]) -> Reply:
@@ -248,9 +245,6 @@ def test_a_user_is_erased_only_after_a_confirmation(cli: Perdure, monkeypatch: p
         assert cli("users erase ann").code == 1
     assert cli.asked == []
     assert cli("users erase ann --yes", reply(ERASED)).code == 0 and len(cli.asked) == 1
-
-
-START, COMPLETE = "generation.start", "generation.complete"
 
 
 def log(*kinds_and_calls: tuple[str, str]) -> list[Event]:

@@ -17,6 +17,8 @@ SETTLED = {"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"}
 DECIDES = [reply(APPROVAL), reply(APPROVAL)]
 DECIDED = [reply(APPROVAL | {"status": "approved"})] * 2
 LIMITED = [reply(BUDGETS | {"tenant": {"max_tokens": 5_000, "max_cost_usd": 12.5}}), reply(BUDGETS)]
+SETTLE = "effects settle pdk_1 happened --comment seen"
+EVIL = "\x1b[2J\u202e"
 
 
 @pytest.mark.parametrize(("line", "replies", "asked"), [
@@ -182,10 +184,6 @@ def test_a_refusal_has_its_exit_code(cli: Perdure, line: str, status: int, code:
 def test_a_refusal_has_details(cli: Perdure, status: int, code: str, details: dict[str, Any], named: list[str]) -> None:
     ended = cli("turns show t", refusal(status, code, details))
     assert all(each in ended.err for each in named) and "None" not in ended.err and ended.out == ""
-
-
-SETTLE = "effects settle pdk_1 happened --comment seen"
-EVIL = "\x1b[2J\u202e"
 
 
 @pytest.mark.parametrize(("line", "replies"), [

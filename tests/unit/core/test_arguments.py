@@ -33,16 +33,16 @@ ORDER: dict[str, Any] = {
 }
 ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+OPTIONAL = {**ORDER, "required": []}
+ONE, ONE_TEXT = {"order": "12"}, json.dumps('{"order": "12"}')
+SLIPS = ["{'order': '12'}", '{"order": "12",}', '```json\n{"order": "12"}\n```', '{order: "12"}']
+AROUND = ['{"order": "12"}}', 'Here you are: {"order": "12"} as asked']
 
 
 def test_valid_arguments_are_unchanged() -> None:
     parsed = parse_arguments(' {"order": "12", "cents": 500} ', ORDER)
     assert parsed.fault is None and not parsed.repaired
     assert (parsed.args, parsed.digest) == ({"order": "12", "cents": 500}, digest_of({"cents": 500, "order": "12"}))
-
-
-OPTIONAL = {**ORDER, "required": []}
-ONE, ONE_TEXT = {"order": "12"}, json.dumps('{"order": "12"}')
 
 
 @pytest.mark.parametrize(("text", "schema", "args"), [
@@ -59,9 +59,6 @@ def test_no_arguments_are_an_empty_object_and_an_object_may_be_encoded_twice(tex
 def test_no_text_and_null_are_no_answer() -> None:
     for text in ("", "null", "```json\n\n```"):
         assert read_object(text, OPTIONAL).fault is not None and read_object(text, NOTHING).fault is None
-
-
-SLIPS = ["{'order': '12'}", '{"order": "12",}', '```json\n{"order": "12"}\n```', '{order: "12"}']
 
 
 @pytest.mark.parametrize("text", [*SLIPS, '{"order": "12" "cents": 5}'])
@@ -90,9 +87,6 @@ UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve
 def test_anything_but_one_object_that_fits_the_schema_is_a_fault(text: str, schema: dict[str, Any]) -> None:
     parsed = parse_arguments(text, schema)
     assert parsed.fault is not None and parsed.args == {} and not parsed.repaired
-
-
-AROUND = ['{"order": "12"}}', 'Here you are: {"order": "12"} as asked']
 
 
 @pytest.mark.parametrize("text", [*AROUND, "{'order': '12', 'note': {'text': 'it is {x}'}}"])

@@ -28,6 +28,12 @@ from perdure.core.calls.retries import ATTEMPTS, NO_CAP, NUMBERS, assumed_usage,
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit
 
 LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
+amounts = st.integers(0, 10_000)
+limits = st.builds(Limits, max_tokens=amounts, max_cost_microusd=amounts, max_iterations=st.integers(0, 50))
+A_DAY = DayLimits(max_tokens=100, max_cost_microusd=1_000)
+QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
+sizes = st.integers(0, 400)
+USUAL = Usage(input_tokens=100, output_tokens=USUAL_ANSWER_TOKENS, cost_microusd=100 + 3 * USUAL_ANSWER_TOKENS)
 
 
 @pytest.mark.parametrize(("tokens", "cost", "code"), [
@@ -53,10 +59,6 @@ def test_an_answer_may_use_the_money_left_and_a_usual_one_more(most: Any, left: 
     assert budgets.affordable_tokens(most, left, dollars * 1_000_000) == bound
 
 
-amounts = st.integers(0, 10_000)
-limits = st.builds(Limits, max_tokens=amounts, max_cost_microusd=amounts, max_iterations=st.integers(0, 50))
-
-
 @given(limits, st.none() | limits)
 def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limits | None) -> None:
     result = budgets.tighten_limits(base, asked)
@@ -64,9 +66,6 @@ def test_a_request_lowers_a_limit_and_never_raises_one(base: Limits, asked: Limi
         wanted = getattr(base, name) if asked is None else min(getattr(base, name), getattr(asked, name))
         assert getattr(result, name) == wanted
     assert budgets.tighten_limits(result, asked) == result
-
-
-A_DAY = DayLimits(max_tokens=100, max_cost_microusd=1_000)
 
 
 def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> DayUse:
@@ -140,9 +139,6 @@ def test_a_budget_is_exceeded_by_at_most_one_call_in_any_order(limit: int, steps
         assert 0 <= used + sum(running) < limit + largest
 
 
-QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
-
-
 @pytest.mark.parametrize(("used", "more", "expected"), [
     *((UsedStorage(), 100, None), (UsedStorage(), 101, Scope.CONVERSATION), (UsedStorage(100, 200, 300), 0, None)),
     *((UsedStorage(0, 200, 200), 1, Scope.USER), (UsedStorage(0, 0, 300), 1, Scope.TENANT)),
@@ -152,9 +148,6 @@ QUOTAS = Quotas(conversation_bytes=100, user_bytes=200, tenant_bytes=300)
 def test_a_quota_is_exceeded_by_the_first_byte_over_it(used: UsedStorage, more: int, expected: Scope | None) -> None:
     assert budgets.exceeded_scope(used, QUOTAS, more) is expected
     assert budgets.exceeded_scope(used, Quotas(), more) is None
-
-
-sizes = st.integers(0, 400)
 
 
 def test_a_refusal_by_a_quota_contains_its_limit() -> None:
@@ -188,9 +181,6 @@ def test_waits_grow_to_a_limit_and_end_but_for_postgres(retry: RetryClass, attem
     assert grown == pytest.approx(waits)
     assert numbers.maximum_attempts == attempts
     assert numbers.wait_before(100_000) == numbers.wait_before(200), "no overflow"
-
-
-USUAL = Usage(input_tokens=100, output_tokens=USUAL_ANSWER_TOKENS, cost_microusd=100 + 3 * USUAL_ANSWER_TOKENS)
 
 
 def price(usage: Usage) -> int:

@@ -32,6 +32,15 @@ from perdure.core.request_origin import (
 HOSTS = ("hooks.example.org", "*.corp.test", "localhost:9000")
 PUBLIC = target_of("https://hooks.example.org/x")
 METADATA = "169.254.169.254"
+LOOPED = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+UNFIT = (METADATA, "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "no address")
+NUMBERS = ["2130706433", "0x7f.1", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "10.0.0.0x7", "256.1.1.1"]
+NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.org", "a/b", "user@host", "x" * 254]
+NOT_FOR_AN_APP = ["10.0.0.0/8", "localhost", "127.0.0.1", "[::1]", METADATA, "*.com", "*.localhost", "0.0.0.0:80"]
+NO_ENTRIES = ["", "*.", "*.127.0.0.1", "10.0.0.1/8", "host:0", "host:x", "host:70000", "http://a/"]
+INSIDE = ("10.0.0.7", "localhost", "a.localhost", "intranet", "db.internal", "printer.local", "::1", "64:ff9b::7f00:1")
+Address = IPv4Address | IPv6Address
+PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
 
 
 @pytest.mark.parametrize(("url", "host", "port"), [
@@ -60,10 +69,6 @@ REFUSED = f"""
 def test_any_other_address_is_refused(url: str) -> None:
     with pytest.raises(CallerError, match="address_refused"):
         allowed_target(url, HOSTS)
-
-
-LOOPED = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-UNFIT = (METADATA, "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "no address")
 
 
 @pytest.mark.parametrize(("address", "public", "private"), [
@@ -140,10 +145,6 @@ def test_a_host_is_normalized_to_one_spelling() -> None:
     assert {host: egress.canonical_host(host) for host in SPELLINGS} == SPELLINGS
 
 
-NUMBERS = ["2130706433", "0x7f.1", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "10.0.0.0x7", "256.1.1.1"]
-NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.org", "a/b", "user@host", "x" * 254]
-
-
 @pytest.mark.parametrize("host", [*NUMBERS, *NO_HOSTS])
 def test_any_other_spelling_of_a_host_is_refused(host: str) -> None:
     with pytest.raises(CallerError, match="egress_host_invalid"):
@@ -190,10 +191,6 @@ def test_one_forbidden_address_among_several_refuses_the_host() -> None:
     assert "[fd00::7]:80" in (refusal_of("fd00::7", 80, ["fd00::7"], ()) or "")
 
 
-NOT_FOR_AN_APP = ["10.0.0.0/8", "localhost", "127.0.0.1", "[::1]", METADATA, "*.com", "*.localhost", "0.0.0.0:80"]
-NO_ENTRIES = ["", "*.", "*.127.0.0.1", "10.0.0.1/8", "host:0", "host:x", "host:70000", "http://a/"]
-
-
 @pytest.mark.parametrize("entry", [*NOT_FOR_AN_APP, *NO_ENTRIES])
 def test_an_app_names_no_network_whole_machine_or_cloud_and_no_invalid_entry(entry: str) -> None:
     for by_operator in (False, True) if entry in NO_ENTRIES else (False,):
@@ -209,9 +206,6 @@ def test_an_app_names_no_network_whole_machine_or_cloud_and_no_invalid_entry(ent
 ])  # fmt: skip
 def test_a_configured_url_allows_its_host_and_port(url: str, named: NamedHost | None) -> None:
     assert egress.named_by_url(url, by_operator=False) == named
-
-
-INSIDE = ("10.0.0.7", "localhost", "a.localhost", "intranet", "db.internal", "printer.local", "::1", "64:ff9b::7f00:1")
 
 
 def test_only_public_names_are_sent_to_a_proxy() -> None:
@@ -240,9 +234,6 @@ def test_an_operators_network_allows_only_its_private_addresses(ip: IPv4Address,
             reach = network_kind(address)
             assert reach is NetworkKind.PUBLIC or (inside and reach in (NetworkKind.PRIVATE, NetworkKind.LOOPBACK))
             assert reach is not NetworkKind.LOOPBACK or network.is_loopback
-
-
-Address = IPv4Address | IPv6Address
 
 
 @pytest.mark.parametrize(("host", "name"), [
@@ -279,9 +270,6 @@ def test_only_this_machines_own_requests_count_as_local(caller: str, hosts: list
 def test_only_a_loopback_address_counts_as_local(address: Address, host: str) -> None:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     assert not request_origin.is_of_this_machine(str(address), host) or (mapped or address).is_loopback
-
-
-PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
 
 
 @pytest.mark.parametrize(("peer", "forwarded_for", "client"), [

@@ -24,6 +24,9 @@ from perdure.core.approvals.validity import PlannedVersion, call_refusal
 EFFECTS = {"look": ("read", False), "pay": ("keyed", True), "peek": ("read", True), "jot": ("local", False)}
 CARDS = tuple(PlanCard(name=name, effect=EffectClass(of), needs_approval=asks) for name, (of, asks) in EFFECTS.items())
 PLAN = TurnPlan(agent_id="a", agent_version="v", persona_key="agent", limits=Limits(), cards=CARDS)
+V = VerdictState
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = st.sampled_from([*EXEMPTIBLE_TOOLS, "memory_remember", "pay", "refund"]) | st.text(max_size=20)
 
 
 def calls_to(*tools: str) -> list[CallRef]:
@@ -37,9 +40,6 @@ def test_calls_of_a_round_are_gated_one_by_one_and_an_unknown_tool_always() -> N
     assert gates.rule_for(PLAN, calls[0]) is None and gates.rule_for(PLAN, calls[1]) == gates.RULE_UNKNOWN
 
 
-V = VerdictState
-
-
 def verdicts(*states: VerdictState) -> list[Verdict]:
     return [Verdict(request_id=f"r{n}", call_id=f"t1.{n}", state=state) for n, state in enumerate(states)]
 
@@ -50,9 +50,6 @@ def test_a_round_continues_only_with_a_readable_verdict_for_each_request(states:
     assert gates.round_is_decided(verdicts(*states), len(states) + more) == whole
     may_run = {V.APPROVED, V.EDITED, V.SETTLED} & set(states)
     assert not states or gates.round_is_refused(verdicts(*states)) == (not may_run)
-
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("deadlines", "checks", "expected"), [
@@ -218,9 +215,6 @@ def test_an_exempt_call_is_reported_as_a_rule_is() -> None:
     assert (ruled.gated, [each.call_id for each in ruled.exempted]) == ((), ["c"])
     told = gates.exemption_event(PATCH)
     assert (told["rule_id"], told["action"], told["tool"]) == ("tenant:approval_waived", "allow", PATCH)
-
-
-NAMES = st.sampled_from([*EXEMPTIBLE_TOOLS, "memory_remember", "pay", "refund"]) | st.text(max_size=20)
 
 
 @given(name=NAMES, effect=st.sampled_from(EffectClass), waivers=st.lists(NAMES))

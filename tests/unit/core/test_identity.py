@@ -29,6 +29,10 @@ from tests.scale import sized
 
 OLD, NEW = "o" * 40, "n" * 40
 TEXT = st.text(max_size=40)
+TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
+GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+WRONG = GOOD.replace("A", "B")
+MARIA = own_names("maria.garcia", "Maria García-Lopez", "acmecorp")
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", "short", f"{OLD},short", "x" * 31])
@@ -90,9 +94,6 @@ def test_each_wrong_guess_doubles_the_wait_up_to_a_maximum(pace: GuessRate) -> N
 ])  # fmt: skip
 def test_the_longest_wait_applies(counted: list[tuple[GuessRate, GuessTally]], now: float, seconds: float) -> None:
     assert wait_left(counted, now) == pytest.approx(seconds)
-
-
-TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
 
 
 @given(st.lists(st.tuples(st.sampled_from(PACES), TALLIES), max_size=4), st.floats(0, 2e6))
@@ -159,10 +160,6 @@ def test_only_unused_tokens_of_open_sessions_are_rotated(expired_ago: timedelta,
         assert found is RefreshOutcome.OVER
 
 
-GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
-WRONG = GOOD.replace("A", "B")
-
-
 def setup_code(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
     return SetupCode(code_sha256(GOOD), is_expired, wrong_tries)
 
@@ -203,9 +200,6 @@ def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
 def test_a_setup_code_has_eight_groups_of_four_and_encodes_all_its_bits(bits: bytes, others: bytes) -> None:
     assert re.fullmatch(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}", format_code(bits))
     assert (format_code(bits) == format_code(others)) is (bits == others)
-
-
-MARIA = own_names("maria.garcia", "Maria García-Lopez", "acmecorp")
 
 
 @pytest.mark.parametrize("password", [

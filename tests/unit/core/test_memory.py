@@ -69,6 +69,13 @@ PERSON, ADMIN = Writer(ME), Writer(ME, frozenset({"admin"}))
 AGENT, ADMINS_AGENT = Writer(ME, is_agent=True), Writer(ME, frozenset({"admin"}), is_agent=True)
 MINE, THEIRS = Place("user_memory", Scope.USER, ME), Place("user_memory", Scope.USER, OTHER)
 NOTES, SHARED = Place("conversation_memory", Scope.CONVERSATION, ME), Place("workspace_runbooks", Scope.WORKSPACE, None)
+NO_PATHS = ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"]
+REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
+TEXTS = st.text(st.sampled_from('ab<>&"\n /memory_context;…'), max_size=3_000)
+ids = st.lists(st.sampled_from([f"e{n}" for n in range(6)]), unique=True, max_size=5)
+TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
+BROKEN = [b'a,b\n1,"open\n', b'a,b\n1,"x"y\n', b"a,b\n1,2,3\n", b"a,a\n1,2\n", b"a,\n1,2\n", b"a,b\n"]
+MANY = ",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n"
 
 
 def code(error: CallerError | None) -> str | None:
@@ -126,9 +133,6 @@ def test_edits_apply_in_order_each_matching_once_in_the_current_version() -> Non
     assert old.details == {"sha256": "b"} and documents.stale_refusal("b", "b") is None
 
 
-NO_PATHS = ["", "/a", "a/", "a//b", "A", "../a", "a/../b", "a/..", "a b", "a" * 201, "a\n", "é"]
-
-
 def test_a_path_consists_of_words_between_slashes() -> None:
     assert [code(documents.path_refusal(path)) for path in ("a", "a/b.md", "9/x_y-z.0")] == [None] * 3
     assert {code(documents.path_refusal(path)) for path in NO_PATHS} == {"path_invalid"}
@@ -139,9 +143,6 @@ def test_entity_names_are_recognized_by_their_form() -> None:
     assert names_in(text) == ("billing-api", "eu/west-2", "the gate", "t_1000", "v2.1")
     assert entity_keys(["Night  Shift", "", "x"], "and x_1") == ("night shift", "x", "x_1")
     assert len(names_in(" ".join(f"name-{n}" for n in range(99)))) == 32
-
-
-REJECT, APPROVED = documents.PromotionDecision.REJECT, PromotionState.APPROVED
 
 
 @pytest.mark.parametrize(("change", "expected"), [
@@ -316,9 +317,6 @@ def test_the_best_are_in_falling_order_for_any_input(several: list[Signals], mos
     assert best_candidates(found, most) == kept
 
 
-TEXTS = st.text(st.sampled_from('ab<>&"\n /memory_context;…'), max_size=3_000)
-
-
 def document(
     text: str, trust: Trust = Trust.USER_AUTHORED, title: str = "t", path: str = "a/b.md"
 ) -> search.ShownDocument:
@@ -426,9 +424,6 @@ def test_the_newest_ten_are_remembered_each_once_newest_last(seen: list[str]) ->
     assert all(remember_entity(nothing, "e1") == ["e1"] for nothing in nothings), "what is no list starts anew"
 
 
-ids = st.lists(st.sampled_from([f"e{n}" for n in range(6)]), unique=True, max_size=5)
-
-
 @given(ids, st.lists(st.sampled_from(["a", "b", "c", "d"]), unique=True, max_size=4))
 def test_what_calls_side_by_side_add_is_all_kept_with_the_last_newest(before: list[str], added: list[str]) -> None:
     start: list[JsonValue] = [*before]
@@ -436,9 +431,6 @@ def test_what_calls_side_by_side_add_is_all_kept_with_the_last_newest(before: li
     for entity_id in added:
         now = merge_lists(start, now, remember_entity(start, entity_id))
     assert now == [*before, *added]
-
-
-TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
 
 
 @pytest.mark.parametrize(("before", "added", "after"), [
@@ -451,14 +443,11 @@ def test_what_calls_add_stays(before: list[JsonValue], added: list[list[JsonValu
     assert reduce(partial(merge_lists, before), added, before) == after
 
 
-NO_NAMES = ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."]
-
-
 @pytest.mark.parametrize(("name", "kept"), [
     *(("sales.csv", "sales.csv"), (" my sales.csv ", "my sales.csv"), (".hidden.csv", "hidden.csv")),
     *(("a\u202egnp.csv", "agnp.csv"), ("a\x00b\n.csv", "ab.csv"), ("con:aux?.csv", "con_aux_.csv")),
     *(("e\u0301te\u0301.csv", "\u00e9t\u00e9.csv"), ("x" * 300 + ".csv", "x" * 116 + ".csv")),
-    *((name, None) for name in NO_NAMES),
+    *((name, None) for name in ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."]),
 ])  # fmt: skip
 def test_a_file_name_keeps_its_harmless_part_and_a_path_is_refused(name: str, kept: str | None) -> None:
     if kept is not None:
@@ -478,10 +467,6 @@ def test_no_stored_file_name_is_a_path_or_hides_characters(name: str) -> None:
     assert 0 < len(kept) <= files.MAX_NAME_CHARACTERS and not kept.startswith(".")
     assert not set(kept) & set('/\\<>:"|?*\x00')
     assert all(unicodedata.category(each) not in ("Cc", "Cf", "Cs") for each in kept)
-
-
-BROKEN = [b'a,b\n1,"open\n', b'a,b\n1,"x"y\n', b"a,b\n1,2,3\n", b"a,a\n1,2\n", b"a,\n1,2\n", b"a,b\n"]
-MANY = ",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n"
 
 
 @pytest.mark.parametrize(("content", "code", "details"), [

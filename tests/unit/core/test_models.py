@@ -28,6 +28,8 @@ SAID: list[dict[str, JsonValue]] = [{"role": "system", "content": "base"}, {"rol
 CALLED: list[dict[str, JsonValue]] = [*SAID, {"role": "assistant", "content": "", "tool_calls": [{"id": "k"}]}]
 CALLED += [{"role": "tool", "tool_call_id": "k", "content": "{}"}]
 AUTO = Reasoning()
+OWN = {"model_params": {"api_base": "http://h/v1", "api_key_secret": "own"}}
+STAGED = {"stages": {"plan": AgentStage(model_params={"api_key_secret": "own"})}}
 
 
 @pytest.mark.parametrize(("asked", "can_think", "counts"), [
@@ -139,10 +141,6 @@ def test_another_providers_model_gets_no_address_or_key(
     assert params_of(agent, "plan", on_fallback=False) == SHARED
     assert params_of(agent, "plan", on_fallback=True) == params
     assert has_other_key(agent, "plan") is (params != SHARED)
-
-
-OWN = {"model_params": {"api_base": "http://h/v1", "api_key_secret": "own"}}
-STAGED = {"stages": {"plan": AgentStage(model_params={"api_key_secret": "own"})}}
 
 
 @pytest.mark.parametrize(("fields", "on_fallback", "missing"), [

@@ -34,14 +34,16 @@ from tests.unit.core.skilled import agent, agents, injections, skill, texts
 
 ANN = User("Ann", "clerk")
 HOST = {"persona": "Be a host.", "persona_key": "host"}
+PLATFORM = Persona("platform_default", "platform_default", prompts.PLATFORM_DEFAULT_PERSONA)
+ALL = WindowPolicy()
+USER_VALUES = {"user_name": "Ann", "user_role": "clerk"}
+pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}", "{{x}}", "\n", "text", " "])
+BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
 
 
 def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
     """The prefix, of the persona that the agent has."""
     return prompts.system_prefix(definition, prompts.persona_of(definition), user, override)
-
-
-PLATFORM = Persona("platform_default", "platform_default", prompts.PLATFORM_DEFAULT_PERSONA)
 
 
 @pytest.mark.parametrize(("definition", "expected"), [
@@ -210,9 +212,6 @@ def test_a_result_that_only_resembles_a_note_is_unchanged() -> None:
         assert unwrap_result(own) == PlainResult(own)
 
 
-ALL = WindowPolicy()
-
-
 def windowed_messages(line: str) -> list[WindowedMessage]:
     """A conversation in shorthand: S system, U user, A assistant, `A(x)` with a call, `x!` its answer; `:9` tokens."""
     messages = []
@@ -312,9 +311,6 @@ def test_a_halved_window_has_half_the_tokens_of_the_sent_messages() -> None:
     assert select_messages(talk, prompts.halve_window(talk, half)) == [0, 6, 7]
 
 
-USER_VALUES = {"user_name": "Ann", "user_role": "clerk"}
-
-
 @pytest.mark.parametrize(("text", "expected"), [
     ("Dear {{user_name}}, {{ user_role }}", "Dear Ann, clerk"),
     ("{{agent_title}}|{{skill_name}}", "|"),
@@ -334,9 +330,6 @@ def test_a_variable_is_filled_in_and_other_text_stays(text: str, expected: str) 
 ])  # fmt: skip
 def test_a_mark_without_a_variable_is_found_with_its_line(text: str, found: list[tuple[int, str]]) -> None:
     assert list(templates.unknown_marks(text)) == found
-
-
-pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}", "{{x}}", "\n", "text", " "])
 
 
 @given(st.lists(pieces, max_size=8).map("".join))
@@ -389,9 +382,6 @@ def test_arguments_are_shown_on_one_line_as_far_as_there_is_room() -> None:
     assert long.startswith('a: "xxx') and "22" in long and ", b:" in long and long.endswith("y…")
     assert describe_call("Send {text}", {"text": "x" * 100}).startswith('Send "' + "x" * 79 + "… (22")
     assert "\n" not in arguments_on_one_line({"a": "x\ny"})
-
-
-BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
 
 
 @pytest.mark.parametrize(("stages", "author", "roles", "code"), [

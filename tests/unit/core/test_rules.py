@@ -45,6 +45,7 @@ BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
 RESULT: JsonValue = {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None}
 DONE: dict[str, JsonValue] = {"status": "success", "result": RESULT}
 CALL = Subject("assemble", "package.assemble", DONE, {"iteration": 3, "tokens_used": "many"})
+overriding = st.dictionaries(st.sampled_from(["a:1", "a:2"]), st.text())
 
 
 def rule(rule_id: str = "a:r", on: str = AFTER, do: str = RuleAction.REQUIRE_HITL, **fields: Any) -> Rule:
@@ -219,9 +220,6 @@ def test_only_a_readable_false_condition_disables_a_rule(given: Rule, trigger: R
         strange = (given.on == "at_dawn") + (given.do == "shrug") + judged.count(None)
         assert len(each.unreadable) == strange
         assert each.action is (RuleAction.ABORT if given.do == "abort" else RuleAction.REQUIRE_HITL)
-
-
-overriding = st.dictionaries(st.sampled_from(["a:1", "a:2"]), st.text())
 
 
 @given(st.lists(rules_given, max_size=4), triggers, subjects, st.randoms(), overriding)

@@ -16,6 +16,10 @@ from perdure.core.json_schema import schema_fault
 from tests.scale import sized
 
 KNOWN = ("Support", "booking")
+WORDS = {"self_harm": ["kill myself", "suicid*", "want to die", "dont want to live"], "others": ["hurt somebody"]}
+CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read_text())["assembly"]["danger"]
+PHRASES = [phrase for phrases in CARE.values() for phrase in phrases]
+FORMATS = st.sampled_from(["", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u0301"])
 
 
 @pytest.mark.parametrize(("verdict", "found"), [
@@ -66,10 +70,6 @@ def test_a_category_needs_its_first_field(question: Question, good: dict[str, An
     assert schema_fault({}, form) is not None and schema_fault(good, form) is None
 
 
-WORDS = {"self_harm": ["kill myself", "suicid*", "want to die", "dont want to live"], "others": ["hurt somebody"]}
-CARE = yaml.safe_load((SHIPPED / "care" / "agents" / "care_navigator.yaml").read_text())["assembly"]["danger"]
-
-
 @pytest.mark.parametrize("text", [
     "I want to kill myself", "KILL  MYSELF", "kill\nmyself", "to\tkill\u00a0\u3000myself", "k1ll myself",
     "ki11 my5elf", "killmyself", "kill-myself", "k.i.l.l. myself", "i k i l l myself", "i k i l l m y s e l f",
@@ -118,10 +118,6 @@ def test_a_long_text_is_read_once_whatever_it_repeats(piece: str) -> None:
     began = time.process_time()
     assert safety_keywords_in(piece * (sized(200_000, 50_000) // len(piece)), "", WORDS) == ""
     assert time.process_time() - began < sized(10, 3)
-
-
-PHRASES = [phrase for phrases in CARE.values() for phrase in phrases]
-FORMATS = st.sampled_from(["", "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u0301"])
 
 
 @given(st.data(), st.sampled_from(PHRASES), st.text(max_size=20), st.text(max_size=20))

@@ -9,6 +9,7 @@ from perdure.contracts.turns import StuckTask
 from perdure.core import status
 
 NOW = datetime(2026, 11, 21, 10, tzinfo=UTC)
+PROBED = {"probed_at": NOW, "probed_event": 7, "failed_event": 9}
 
 
 def test_unserved_or_late_queues_an_idle_relay_and_a_full_disk_are_faults() -> None:
@@ -24,9 +25,6 @@ def test_unserved_or_late_queues_an_idle_relay_and_a_full_disk_are_faults() -> N
 
 def task(failures: int, seconds_ago: float = 60.0, **given: Any) -> StuckTask:
     return StuckTask(failures=failures, since=NOW - timedelta(seconds=seconds_ago), message="m", **given)
-
-
-PROBED = {"probed_at": NOW, "probed_event": 7, "failed_event": 9}
 
 
 def probed(seconds_ago: float, failed_event: int = 7) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tests.scale import sized
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEY: CallKey = ("turn", "m1")
 OTHER: CallKey = ("turn", "m2")
+numbers = st.integers(0, 10**18 - 1)
 
 
 def event(seq: int, kind: str, call_id: str | None = "m1", turn_id: str = "turn", **data: object) -> LoggedEvent:
@@ -198,9 +199,6 @@ def test_an_unknown_reader_gets_reasoning_only_from_its_beginning() -> None:
     assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
     whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
     assert short(whole) == ["reset", "thinking:Well, yes."]
-
-
-numbers = st.integers(0, 10**18 - 1)
 
 
 @given(numbers, st.text("0123456789abcdefx", min_size=1, max_size=32), numbers, numbers)

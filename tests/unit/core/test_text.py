@@ -28,6 +28,8 @@ from perdure.core.text import (
 
 hostile = st.text(st.characters(codec=None))
 """Every code point, surrogates and NUL included."""
+LENGTHS = st.integers(PREVIEW_CHARACTERS - 2, PREVIEW_CHARACTERS + 2)
+LONG = st.builds(lambda text, most: (text * most)[:most], st.text(min_size=1, max_size=3), LENGTHS)
 
 
 @pytest.mark.parametrize(("text", "cleaned"), [
@@ -67,10 +69,6 @@ def test_a_preview_is_the_start_and_never_longer_than_it_may_be(text: str) -> No
 
 def test_four_characters_are_estimated_as_one_token() -> None:
     assert [estimated_tokens("x" * length) for length in (0, 1, 4, 5, 400)] == [0, 1, 1, 2, 100]
-
-
-LENGTHS = st.integers(PREVIEW_CHARACTERS - 2, PREVIEW_CHARACTERS + 2)
-LONG = st.builds(lambda text, most: (text * most)[:most], st.text(min_size=1, max_size=3), LENGTHS)
 
 
 @given(st.lists(LONG, max_size=4))

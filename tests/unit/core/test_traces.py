@@ -15,6 +15,8 @@ from perdure.worker.telemetry import edges_of
 from tests.topologies.test_decision_hub import ANSWER, BEGIN, FAILURE
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
+CANARY = "canary-4711"
+BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my", "data")), max_size=2)
 
 
 def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> traces.TurnLogEvent:
@@ -113,10 +115,6 @@ def test_any_event_log_gives_stable_spans_in_the_order_of_their_parents(log: lis
         assert span.parent_id in known and span.id not in known
         known.add(span.id)
     assert len({span.trace_id for span in spans}) == 1
-
-
-CANARY = "canary-4711"
-BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my", "data")), max_size=2)
 
 
 @st.composite

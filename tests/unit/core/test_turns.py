@@ -18,6 +18,12 @@ from perdure.core.turns import Admission, AdmissionLoad, OnBusy
 CAPS = turns.Caps(queue_depth=2, turns_a_user=5)
 START, QUEUE, FULL, MANY = Admission.START, Admission.QUEUE, Admission.QUEUE_FULL, Admission.TOO_MANY
 AFTER_STOP = AdmissionLoad(True, 0, 1, stopping=True)
+ONE, TWO = CallRound("m", ("a",), {}), CallRound("m", ("a", "b"), {"a": "ta"})
+PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
+USER = MessageRef(id="u", role=Role.USER, text="please")
+NOTE = MessageRef(role=Role.SYSTEM, text="it was rejected")
+BARE = USER.model_copy(update={"text": ""})
+rounds = st.builds(lambda step, calls: (step, calls), st.integers(0, 3), st.integers(1, 4))
 
 
 @pytest.mark.parametrize(("on_busy", "cases"), [
@@ -174,10 +180,6 @@ def test_a_title_is_one_short_line_that_can_be_stored(message: str) -> None:
     title.encode()
 
 
-ONE, TWO = CallRound("m", ("a",), {}), CallRound("m", ("a", "b"), {"a": "ta"})
-PLANNED, DENIED = CallState.PLANNED, CallState.DENIED
-
-
 @pytest.mark.parametrize(("case", "states", "kept"), [
     *((ONE, states, None) for states in ([PLANNED], [DENIED], [])),
     (CallRound("m", ("a",), {"a": "ta"}), [DENIED], KeptRound(("m", "ta"), ())),
@@ -213,10 +215,6 @@ def test_the_text_of_a_round_without_effects_is_kept_without_its_calls() -> None
     assert transcript.text_only_messages(rounds, transcript.keep_rounds(rounds, {"done": CallState.DONE})) == ("said",)
 
 
-USER = MessageRef(id="u", role=Role.USER, text="please")
-NOTE = MessageRef(role=Role.SYSTEM, text="it was rejected")
-
-
 def message_with_calls(step: int, calls: int = 2, prefix: str = "t") -> MessageRef:
     ids = [prefix + tool_call_id(step, index)[1:] for index in range(calls)]
     return MessageRef(
@@ -234,9 +232,6 @@ def answer(call_id: str, stored: str = "r") -> MessageRef:
 def settled(step: int, calls: int = 2) -> list[MessageRef]:
     message = message_with_calls(step, calls)
     return [message, *(answer(call.call_id) for call in message.calls)]
-
-
-BARE = USER.model_copy(update={"text": ""})
 
 
 @pytest.mark.parametrize(
@@ -261,9 +256,6 @@ def test_only_settled_rounds_are_folded(messages: list[MessageRef], ranges: list
 
 def test_stored_texts_are_left_out_and_notes_stay_whole() -> None:
     assert fold_rounds([USER, NOTE]) == [BARE, NOTE]
-
-
-rounds = st.builds(lambda step, calls: (step, calls), st.integers(0, 3), st.integers(1, 4))
 
 
 @given(st.lists(st.one_of(st.just(NOTE), rounds), max_size=12))

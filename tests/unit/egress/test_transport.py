@@ -25,6 +25,8 @@ from tests.doubles import hostile_target as hostile
 from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, target, threaded
 from tests.doubles.resolver import Names
 
+EVENT = b"data: " + b"y" * 100 + b"\n\n"
+
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Names:
@@ -252,9 +254,6 @@ async def test_an_answer_of_exactly_the_limit_is_read(size: int) -> None:
             if size > 1:
                 with pytest.raises(AnswerWithheld):
                     await http.get(made.url)
-
-
-EVENT = b"data: " + b"y" * 100 + b"\n\n"
 
 
 @pytest.mark.parametrize(("talk", "limit"), [

@@ -17,6 +17,9 @@ from perdure.worker.queues import loads_memory
 from tests.local_egress import guard_for_local
 from tests.unit.apps.api_double import ApiDouble, Reply, reply
 
+USAGE = {"prompt_tokens": 1, "total_tokens": 1}
+TROUBLE = {"error": {"message": "you sent: secret words"}}
+
 
 class Slow:
     """A model that counts letters, and holds its thread for a while."""
@@ -138,9 +141,6 @@ async def test_any_text_has_a_vector(minilm: Embedder, text: str) -> None:
     assert cosine(vector, vector) == pytest.approx(1.0, abs=1e-5)
 
 
-USAGE = {"prompt_tokens": 1, "total_tokens": 1}
-
-
 @pytest.fixture
 def provider_server() -> Iterator[ApiDouble]:
     with ApiDouble() as double:
@@ -167,9 +167,6 @@ async def test_a_batch_is_one_request_in_the_texts_order(
     (request,) = provider_server.asked
     assert request.path == "/embeddings" and request.headers["authorization"] == "Bearer k-1"
     assert request.body["input"] == ["a", "b"] and request.body["model"] == "text-embedding-3-small"
-
-
-TROUBLE = {"error": {"message": "you sent: secret words"}}
 
 
 @pytest.mark.parametrize("trouble", [

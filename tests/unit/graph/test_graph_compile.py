@@ -30,6 +30,9 @@ SWITCH = Switch("x", left_or_right, {"left": "a", "right": "d"})
 OPTIONAL = sketch("x a b c d", SWITCH, Fork("a", ("b",), {"c": by_note}), "b+c>>d d>.")
 LOOP = Switch("d", left_or_right, {"left": "a", "right": END})
 Pace = Callable[[str], Awaitable[None]]
+INNER = replace(sketch("x y", "x>y y>."), name="inner", statuses={})
+NESTING = sketch("a n", "a>n n>.", bodies={"n": Sub(INNER)})
+ASKED, LOOKING = {"role": "user", "text": "Why?"}, {"role": "assistant", "text": "Looking."}
 
 
 async def run(
@@ -89,10 +92,6 @@ async def test_a_join_runs_once_in_every_round_after_all_scheduled_branches() ->
     for join in ("b+c>d", "b+c>>d"):
         loop = sketch("a b c d", "a>b+c", join, LOOP, limit="d")
         assert await trace(loop, {"d": [{}, {"way": "right"}]}) == "a b c d a b c d"
-
-
-INNER = replace(sketch("x y", "x>y y>."), name="inner", statuses={})
-NESTING = sketch("a n", "a>n n>.", bodies={"n": Sub(INNER)})
 
 
 async def test_a_nested_topology_runs_as_one_node_and_its_additions_arrive_once() -> None:
@@ -218,9 +217,6 @@ def talking_node(messages: list[Any]) -> Topology:
         return {"messages": messages, "tokens_used": 12}
 
     return sketch("a", "a>.", state=schema, bodies={"a": talk})
-
-
-ASKED, LOOKING = {"role": "user", "text": "Why?"}, {"role": "assistant", "text": "Looking."}
 
 
 @pytest.mark.parametrize(("before", "added", "shown"), [

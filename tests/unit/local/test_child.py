@@ -31,6 +31,8 @@ from tests.eventually import until
 PATH = {"PATH": "/usr/bin:/bin"}
 SLEEPS = "touch ready; exec sleep 60"
 LOOPS = "touch ready; while :; do sleep 0.05; done"
+BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
+OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 
 
 def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
@@ -155,9 +157,6 @@ async def test_a_child_without_progress_is_given_up_and_ended(tmp_path: Path, mo
     assert "thinking" in await start_failure(slow)
 
 
-BURN = "import time, pathlib\nwhile time.process_time() < 2.5: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
-
-
 async def test_a_slow_child_that_works_is_reported_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More processor time than its limit: here a start is looked at every half second."""
     monkeypatch.setattr("perdure.local.child._PROGRESS_SECONDS", 0.5)
@@ -275,9 +274,6 @@ async def test_restarts_become_slower_and_stopping_does_not_wait_for_their_pause
         await until(lambda: "1.0 s" in out.getvalue(), seconds=8.0)
         began = time.monotonic()
     assert time.monotonic() - began < 0.5
-
-
-OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 
 
 def fork_server(folder: Path, *modules: str, out: io.StringIO | None = None, hang_seconds: float = 20) -> ForkServer:

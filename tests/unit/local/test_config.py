@@ -12,6 +12,9 @@ from perdure.local.data_dir import StackError
 from perdure.local.welcome import no_app
 from tests.doubles.hostile_target import Target, target
 
+TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
+CHAT, REVIEW, DOCS = (link.label_with_role for link in PAGES)
+
 
 def test_a_relative_folder_in_a_setting_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "typed" / "agents").mkdir(parents=True)
@@ -99,10 +102,6 @@ def test_a_start_without_an_app_names_the_commands_and_what_stays(published: dic
     text = "\n".join(no_app("bin/perdure", published))
     assert "bin/perdure up --examples" in text and "bin/perdure up --app" in text
     assert ("rule_32, rule_37" in text) is bool(published) is ("init" not in text)
-
-
-TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
-CHAT, REVIEW, DOCS = (link.label_with_role for link in PAGES)
 
 
 def api(answer: bytes) -> AbstractAsyncContextManager[Target]:

@@ -18,6 +18,9 @@ from perdure.local.data_dir import StackError, open_home
 from perdure.local.ports import postgres_accepts
 from perdure.local.processes import RunAs
 
+LOADED = "FATAL:  could not load"
+GREETING = "The files will be owned by postgres."
+
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
@@ -253,9 +256,6 @@ def test_a_copied_installation_is_readable_and_has_its_libraries(tmp_path: Path)
     assert postgres.copy_install(install, home) == copied
 
 
-LOADED = "FATAL:  could not load"
-
-
 @pytest.mark.parametrize(("lines", "place"), [
     (['LOG:  syntax error in file "{}/postgresql.conf" line 5, near token "is"'], "{}/postgresql.conf, line 5"),
     (['LOG:  could not open file "{}/pg_hba.conf": No such file or directory', LOADED], "{}/pg_hba.conf"),
@@ -284,9 +284,6 @@ def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) 
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         assert setting not in command
     assert "max_connections=200" in command and "unix_socket_directories= " in command
-
-
-GREETING = "The files will be owned by postgres."
 
 
 @pytest.mark.parametrize(("before", "said", "after"), [

@@ -12,6 +12,10 @@ import pytest
 from perdure.local import output as module
 from perdure.local.output import Console, Excerpt, FloodFilter, LogFile, read_lines
 
+LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
+SECOND = ["starting: OSError: second"]
+FAILED = "Failed: ZeroDivisionError: division by zero"
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -157,9 +161,6 @@ def said_in(out: io.StringIO) -> list[str]:
     return [line.partition(" | ")[2] for line in out.getvalue().splitlines()]
 
 
-LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
-
-
 async def test_lines_about_a_part_that_returns_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_OUTAGE_CHECK_SECONDS", 0.05)
     out, away = io.StringIO(), set[str]()
@@ -243,10 +244,6 @@ def lines_kept(*lines: str) -> list[str]:
 def written_by(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).splitlines()
-
-
-SECOND = ["starting: OSError: second"]
-FAILED = "Failed: ZeroDivisionError: division by zero"
 
 
 @pytest.mark.parametrize(("code", "left"), [

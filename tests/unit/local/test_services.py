@@ -21,6 +21,7 @@ from perdure.local.programs import BootstrapLine, bootstrap_line_from, read_all_
 from perdure.local.supervisor import Supervisor
 
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
+TOKENS = {"requester": "a", "reviewer": "b", "admin": "c"}
 
 
 def test_only_the_prepare_step_gets_the_superusers_address(tmp_path: Path) -> None:
@@ -256,9 +257,6 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
     assert spec.before_start is not None
     spec.before_start()
     assert not ready.exists()
-
-
-TOKENS = {"requester": "a", "reviewer": "b", "admin": "c"}
 
 
 @pytest.mark.parametrize(("line", "told"), [

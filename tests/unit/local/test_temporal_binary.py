@@ -21,6 +21,8 @@ from perdure.local.temporal_download import downloaded
 from perdure.local.temporal_web import WebProxy, rejection
 
 GOOD = f"temporal version {binary.CLI_VERSION} (Server 1.31.2, UI 2.50.1)"
+HERE = "127.0.0.1:8233"
+SAME = {"host": HERE, "origin": f"http://{HERE}"}
 
 
 def program(path: Path, says: str = GOOD, code: int = 0) -> Path:
@@ -264,10 +266,6 @@ async def test_a_failing_or_unrelated_program_has_no_version(tmp_path: Path) -> 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.9, "0:59"), (187, "3:07"), (3600, "60:00")])
 def test_elapsed_time_is_formatted_like_a_clock(seconds: float, shown: str) -> None:
     assert binary.clock(seconds) == shown
-
-
-HERE = "127.0.0.1:8233"
-SAME = {"host": HERE, "origin": f"http://{HERE}"}
 
 
 @pytest.mark.parametrize(("method", "target", "headers", "status"), [

@@ -19,6 +19,7 @@ KNOWN: Mapping[str, Said] = {
     "/v1/effects": (200, {"items": []}),
 }
 """The answers to the requests of every page."""
+Browse = Callable[..., Awaitable[httpx.Response]]
 
 
 @dataclass(slots=True)
@@ -56,9 +57,6 @@ def problem(code: str, message: str) -> dict[str, Any]:
 def api() -> SpokenApi:
     """An API that knows who asks, and nothing else yet."""
     return SpokenApi()
-
-
-Browse = Callable[..., Awaitable[httpx.Response]]
 
 
 @pytest.fixture

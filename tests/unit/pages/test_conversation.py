@@ -16,6 +16,8 @@ PATH = f"/chat/{CONVERSATION}"
 TURNS = f"/v1/conversations/{CONVERSATION}/turns"
 HOSTILE = "<script>window.hit = 1</script>\u202egnp"
 LIVE = {"HX-Request": "true"}
+texts = st.integers(0, 2 * PAGE_CHARACTERS).map(lambda length: "x" * length)
+TURN_PATH = f"/turns/{TURN}"
 
 
 @pytest.fixture
@@ -248,9 +250,6 @@ async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenA
     assert 'name="next" value="/v1/auth/oidc/start?link=true"' in taken, "who signs in now goes on to link"
 
 
-texts = st.integers(0, 2 * PAGE_CHARACTERS).map(lambda length: "x" * length)
-
-
 @given(st.lists(st.lists(texts, min_size=1, max_size=4), max_size=6))
 def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(turns: list[list[str]]) -> None:
     segments = ([{"kind": "text", "text": text} for text in several] for several in turns)
@@ -268,9 +267,6 @@ def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(t
         assert "0" not in most
     for turn in view:
         assert TurnView(turn, max_characters=most.get(turn.turn_id)).separate_answer == ""
-
-
-TURN_PATH = f"/turns/{TURN}"
 
 
 def edge(source: str, target: str, label: str = "") -> dict[str, Any]:

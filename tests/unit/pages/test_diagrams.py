@@ -10,6 +10,8 @@ from hypothesis import strategies as some
 from perdure.pages.diagrams import END, START, TIMELINE_WIDTH, Bar, Box, Layout, Span, draw_bars, layout_of, turn_path
 
 NAMES = [f"node_{'long_' * (number % 4)}{number}" for number in range(9)]
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+MOMENT = some.integers(0, 10_000_000)
 
 
 def covers(box: Box, x: float, y: float) -> bool:
@@ -80,10 +82,6 @@ def test_the_path_is_what_the_nodes_tell(name: str, ways: list[Way], nodes: str,
     path = turn_path(edges, nodes.split(), has_run_to_end=rests)
     assert path.taken == set(taken)
     assert sum(path.visits.values()) == sum("/" not in node for node in nodes.split())
-
-
-BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-MOMENT = some.integers(0, 10_000_000)
 
 
 def span(began: float, ended: float) -> Span:

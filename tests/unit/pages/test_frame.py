@@ -11,6 +11,7 @@ from tests.unit.pages.conftest import Browse, SpokenApi, ok, problem
 NONE = ok({"items": [], "next": None})
 APIS = ["GET /v1/approvals", "GET /v1", "GET /healthz", "GET /openapi.json", "POST /sign-in", "POST /sign-out"]
 PAGES = ["GET /docs", "GET /", "GET /review", "GET /v12", "GET /documents", "GET /assets/pages.css", "GET /sign-in"]
+ANSWER = "/chat/01920000-0000-7000-8000-000000000000/turns/01920000-0000-7000-8000-000000000001/answers/q-1"
 
 
 @pytest.mark.parametrize(("asked", "is_its"), [*((each, True) for each in APIS), *((each, False) for each in PAGES)])
@@ -79,9 +80,6 @@ def test_where_one_is_is_one_entry_the_longest_that_fits_and_no_page_is_describe
     assert [entry.path for entry in navigation_entries("/review/123") if entry.is_here] == ["/review"]
     assert not [entry for entry in navigation_entries("/reviewed") if entry.is_here]
     assert create_pages(SpokenApi().app()).openapi_url is None
-
-
-ANSWER = "/chat/01920000-0000-7000-8000-000000000000/turns/01920000-0000-7000-8000-000000000001/answers/q-1"
 
 
 async def test_what_was_typed_outlives_the_session(api: SpokenApi, browse: Browse) -> None:

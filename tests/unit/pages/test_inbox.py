@@ -19,6 +19,8 @@ CHECKPOINT: dict[str, Any] = {
     "risk": "high", "agent": "rule_37", "requested_by": "ann", "allowed_decisions": ["approve", "reject"],
     "reject_reasons": ["too early"], "turn_id": "t", "version": 1, "args_schema": {}, "history": [],
 }  # fmt: skip
+COUNTS = {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}
+REFUND: dict[str, JsonValue] = {"message": "Order 1 was refunded.", "amount_cents": 100}
 
 
 async def test_what_a_checkpoint_shows_is_seen_before_a_rejection_among_others(api: SpokenApi, browse: Browse) -> None:
@@ -68,10 +70,6 @@ async def test_what_is_long_written_out_must_be_opened_and_the_page_stays_light(
     whole = (await browse(f"/review/{ID}?whole=1")).text
     assert 'value="approve"' in whole and "END" in whole
     assert len(page.encode()) < 140_000
-
-
-COUNTS = {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}
-REFUND: dict[str, JsonValue] = {"message": "Order 1 was refunded.", "amount_cents": 100}
 
 
 @pytest.mark.parametrize(("result", "shown"), [

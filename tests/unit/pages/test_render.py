@@ -24,6 +24,10 @@ from perdure.pages.request import MAX_FORM_BYTES, PageProblem, read_form
 from perdure.settings import Settings
 from tests.unit.pages.conftest import Browse, SpokenApi, ok
 
+FORM = "application/x-www-form-urlencoded"
+TEMPLATES = {path.name: path.read_text() for path in (Path(render.__file__).parent / "templates").iterdir()}
+GIVEN = yaml.safe_load((Path(__file__).parent / "templates.yaml").read_text())
+
 
 @pytest.mark.parametrize(("text", "drawn"), [
     ("plain", "plain"), ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
@@ -54,9 +58,6 @@ def test_times_are_shown_in_full_and_relative() -> None:
     assert since(None) == moment(None) == until(None) == ""
 
 
-FORM = "application/x-www-form-urlencoded"
-
-
 def posted(body: bytes, kind: str = FORM) -> Request:
     pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)] or [b""]
 
@@ -82,10 +83,6 @@ async def test_a_foreign_form_is_refused(body: bytes, kind: str, status: int) ->
     with pytest.raises(PageProblem) as refused:
         await read_form(posted(body, kind))
     assert refused.value.status == status
-
-
-TEMPLATES = {path.name: path.read_text() for path in (Path(render.__file__).parent / "templates").iterdir()}
-GIVEN = yaml.safe_load((Path(__file__).parent / "templates.yaml").read_text())
 
 
 def test_no_template_is_without_a_snapshot() -> None:

@@ -23,6 +23,7 @@ from deploy.receivers.state import ReceiverState
 from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, sign
 
 SECRET, SIGNING = "s" * 64, "the secret of the Slack app"
+SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE"), "set")
 
 
 def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
@@ -176,9 +177,6 @@ async def test_unlinked_and_refused_users_decide_nothing(receiver: httpx.AsyncCl
 async def test_forged_and_old_are_refused(secret: str, age: int, receiver: httpx.AsyncClient, remote: Remote) -> None:
     assert await press(receiver, "U1", secret=secret, age=age) == 401
     assert not remote.calls
-
-
-SET = dict.fromkeys((*slack._SECRETS, *mail._REQUIRED, "PERDURE_URL", "SLACK_CHANNEL", "SLACK_PEOPLE"), "set")
 
 
 @pytest.mark.parametrize(("receiver", "given", "named"), [

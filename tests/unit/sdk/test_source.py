@@ -115,6 +115,7 @@ CHANGED = [
     ("_impl", "Kind = str", "Kind = int"),
     *((file, text, f"{text}9") for file, texts in REACHED.items() for text in texts.split("|")),
 ]  # fmt: skip
+WORDS = st.text(st.characters(exclude_characters="\\\"'\r", exclude_categories=["Cs", "Cc"]), max_size=12)
 
 
 def code_in(folder: Path, files: Mapping[str, str] = FILES, name: str = "pay") -> Code:
@@ -189,9 +190,6 @@ def test_a_hundred_tools_of_one_module_take_less_than_a_second(tmp_path: Path, m
     assert process_time() - begun < 1
     monkeypatch.setattr(source, "MAX_STATEMENTS", 20)
     assert [len(code_of(tools[name]).notes) for name in ("tool_5", "tool_99")] == [0, 1]
-
-
-WORDS = st.text(st.characters(exclude_characters="\\\"'\r", exclude_categories=["Cs", "Cc"]), max_size=12)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

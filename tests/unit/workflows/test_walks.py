@@ -16,6 +16,8 @@ from perdure.contracts.turns import Usage
 from perdure.temporal.client import DATA_CONVERTER
 from perdure.worker.queues import skip_idle_payload_visits
 
+WALKS = [("decode_activation", "activation"), ("encode_completion", "completion")]
+
 
 class Marks(PayloadCodec):
     """Marks what it encodes."""
@@ -39,9 +41,6 @@ def answer() -> WorkflowActivationCompletion:
     result.metadata["encoding"] = b"json/plain"
     result.data = b'"completed"'
     return completion
-
-
-WALKS = [("decode_activation", "activation"), ("encode_completion", "completion")]
 
 
 @pytest.mark.parametrize(("name", "message"), WALKS)

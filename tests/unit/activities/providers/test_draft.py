@@ -11,6 +11,9 @@ from perdure.activities.providers.provider import FINISH_REASONS, Complete, Draf
 from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import Usage
 
+WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
+ESTIMATE = Usage(input_tokens=10, output_tokens=3)
+
 
 def piece(**delta: Any) -> Chunk:
     return Chunk(model="m", choices=[Chunk(delta=Chunk(**delta))])
@@ -52,9 +55,6 @@ def test_calls_without_an_index_are_separated_by_their_ids() -> None:
     said = draft_calls(first, call(None, arguments=": 1}"), second, call(None))
     assert said == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
     assert draft_calls(call(0, "a", "only", "{"), call(0, "a", "only", "}")) == (DraftCall("a", "only", "{}"),)
-
-
-WHOLE_A, WHOLE_B = '{"k":"A"}', '{"k":"B"}'
 
 
 @pytest.mark.parametrize(("pieces", "calls"), [
@@ -186,9 +186,6 @@ def test_only_a_continuation_can_end_without_a_text(reason: str) -> None:
 
 def reported(read: Any, written: Any, **details: Any) -> Chunk:
     return Chunk(prompt_tokens=read, completion_tokens=written, **details)
-
-
-ESTIMATE = Usage(input_tokens=10, output_tokens=3)
 
 
 @pytest.mark.parametrize(("usage", "believed"), [

@@ -18,6 +18,8 @@ from perdure.activities.sandbox.worker import MAX_DEPTH, InvalidValue, PrintedTe
 from perdure.core.text import is_clean
 from tests.json_values import JSON
 
+DEEP = "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
+
 
 def _clean(value: object) -> bool:
     if isinstance(value, dict):
@@ -34,9 +36,6 @@ def test_a_value_is_read_unchanged_or_refused_for_its_texts(value: object) -> No
     else:
         with pytest.raises(InvalidValue):
             read_value(text, len(text))
-
-
-DEEP = "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
 
 
 @pytest.mark.parametrize("text", [7, "[1", "[" * 100_000, "1" * 5_000, DEEP, '"' + "x" * 262_144 + '"'])

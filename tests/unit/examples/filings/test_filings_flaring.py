@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 
 from tests.unit.examples.filings.blocks import rows, run
 
+VOLUMES = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 1))
+MCF = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 2))
+PERCENT = st.floats(min_value=0, max_value=100)
+
 
 def calculate(lease: str, **args: Any) -> dict[str, Any]:
     return run("flaring_volume_calc", {"lease_name": lease, **args})
@@ -98,9 +102,6 @@ def test_two_exceptions_cover_a_month(days: tuple[tuple[str, str], ...], flared_
 
 def test_a_lease_without_volumes_is_reported() -> None:
     assert calculate("Nowhere")["days"] == 0 == calculate("Mitchell Ranch", from_month="2027-01")["days"]
-
-
-VOLUMES = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 1))
 
 
 @settings(deadline=None)
@@ -269,9 +270,6 @@ def test_recorded_volumes_are_used_and_missing_ones_listed() -> None:
     assert not estimate("Sand Draw", flared_mcf=5)["estimated"]
 
 
-MCF = st.floats(min_value=0, max_value=1e6).map(lambda mcf: round(mcf, 2))
-
-
 @settings(deadline=None)
 @given(shares=SHARES, less=MCF, more=MCF, efficiency=st.floats(min_value=0, max_value=100))
 def test_tons_grow_with_gas_and_add_up(shares: tuple[float, ...], less: float, more: float, efficiency: float) -> None:
@@ -284,9 +282,6 @@ def test_tons_grow_with_gas_and_add_up(shares: tuple[float, ...], less: float, m
         assert tons(**{kind: less}) <= tons(**{kind: less + more}) + 0.001
     apart = tons(flared_mcf=less) + tons(vented_mcf=more)
     assert tons(flared_mcf=less, vented_mcf=more) == pytest.approx(apart, abs=0.002)
-
-
-PERCENT = st.floats(min_value=0, max_value=100)
 
 
 @settings(deadline=None)

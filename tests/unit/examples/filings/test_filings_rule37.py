@@ -20,6 +20,8 @@ PAPERS = [
 NARRATIVE = "Prevention of waste. Oil would stay behind (F1; study)."
 ALWAYS = ["well_record", "operator", "lease"]
 FOR_AN_EXCEPTION = ["plat", "certification", "fee_receipt", "affected_persons", "good_cause_narrative"]
+KINDS = ("waste", "confiscation", "geology", "engineering", "surface", "economics", "safety")
+WORDS = st.text("abcdefg ", min_size=1, max_size=30).filter(lambda text: text.strip() != "")
 
 
 def assemble(name: str, **args: Any) -> dict[str, Any]:
@@ -135,10 +137,6 @@ def test_without_a_ground_or_a_source_the_narrative_says_so() -> None:
 def test_ambiguous_and_empty_facts_are_refused(facts: list[dict[str, str]]) -> None:
     with pytest.raises(ValueError, match="F1"):
         narrate(facts)
-
-
-KINDS = ("waste", "confiscation", "geology", "engineering", "surface", "economics", "safety")
-WORDS = st.text("abcdefg ", min_size=1, max_size=30).filter(lambda text: text.strip() != "")
 
 
 @settings(deadline=None)

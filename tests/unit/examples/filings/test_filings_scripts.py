@@ -32,6 +32,10 @@ from tests.unit.examples.scripted_answers import scripted_answer
 AGENTS = FILINGS / "agents"
 BARE = ("flaring_monitor", "compliance_monitor")
 """Their tools answer without a wrapper."""
+REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run. Tell the user so."
+DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
+DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
+MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 
 
 @cache
@@ -200,9 +204,6 @@ async def test_every_suggested_message_is_understood(agent_id: str) -> None:
         assert turn.calls and turn.answer != fallback.strip(), text
 
 
-REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run. Tell the user so."
-
-
 @pytest.mark.parametrize(("agent_id", "text", "tool"), [
     ("rule_37", REGISTER, "create_entity"),
     ("rule_37", "Prepare the Rule 37 filing for Dry Fork 2", "rule37_filing_assembly"),
@@ -234,9 +235,6 @@ async def test_a_failed_call_and_a_changed_one_are_reported_as_such() -> None:
     changed = {**result, "content": canonical_json(prompts.with_changed_arguments({}, json.loads(result["content"])))}
     said, calls = await answer("rule_37", [*before, changed], [])
     assert said != done.answer and said.endswith(done.answer) and calls == []
-
-
-DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
 
 
 def load(folder: Path) -> App:
@@ -276,10 +274,6 @@ def test_every_agent_remembers_turns_and_the_desks_well(agents: dict[str, Publis
     for desk in ("rule_37", "rule_32"):
         fields = turn_plan(agents[desk], agents[desk].definition.limits).entity_fields
         assert fields == {"well_api": "api_number", "entity_id": "id"}
-
-
-DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
-MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 
 
 @pytest.mark.parametrize(("agent_id", "tokens", "dollars", "day"), [
