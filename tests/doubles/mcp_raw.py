@@ -21,13 +21,11 @@ TOOL: dict[str, Any] = {
 }
 _PRESSED: dict[str, Any] = {"type": "object", "properties": {"pressed": {"type": "integer"}}, "required": ["pressed"]}
 _SCHEMAS: dict[str, dict[str, Any]] = {
-    "fits": _PRESSED,
-    "misfits": _PRESSED,
-    "has_no_structure": _PRESSED,
+    "fits": _PRESSED, "misfits": _PRESSED, "has_no_structure": _PRESSED,
     "slow_pattern": {"type": "object", "properties": {"pressed": {"pattern": "^(?=(a|aa)+$)"}}},
     "schema_elsewhere": {"type": "object", "$ref": "https://nowhere.example/schema.json"},
     "schema_is_none": {"type": "object", "properties": {"pressed": {"type": "objekt"}}},
-}
+}  # fmt: skip
 """What it says of its answers, by HOW."""
 _STRUCTURED: dict[str, Any] = {"misfits": "often", "slow_pattern": "a" * 60 + "b"}
 _ERRORS = {
@@ -98,13 +96,11 @@ GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
 
 _RESULTS: dict[str, Any] = {
-    "result_is_text": "pressed",
-    "result_is_list": ["pressed"],
-    "content_is_number": {"content": 42},
+    "result_is_text": "pressed", "result_is_list": ["pressed"], "content_is_number": {"content": 42},
     "nulls": GOOD | {"isError": None, "structuredContent": None, "_meta": None},
     "nulls_in_block": {"content": [GOOD["content"][0] | {"annotations": None, "_meta": None}], "isError": None},
     "is_huge": {"content": [{"type": "text", "text": "pressed" + "x" * 17_000_000}]},
-}
+}  # fmt: skip
 _LINES = {
     "no_result": '{"jsonrpc": "2.0", "id": NUMBER}\n',
     "broken_json": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": pressed}}\n',
@@ -135,14 +131,10 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
     "after_notices": (200, _EVENTS, (_NOTICE % b"" + b"\n\n") * 4_000 + b"data: ANSWER\n\n"),
     "large_notice": (200, _EVENTS, _NOTICE % (b"x" * 200_000) + b"\n\n"),
     "large_event": (200, _EVENTS, b'data: {"jsonrpc": "2.0", "id": NUMBER, "result": "pressed' + b"x" * 200_000),
-    "resumed": (200, _EVENTS, b"id: 7\nretry: 10\ndata: \n\n"),
-    "as_html": (200, "text/html", b"<h1>pressed</h1>"),
-    "as_nothing": (202, _JSON, b""),
-    "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
-    "always_words": (400, "text/plain", b"no such app"),
-    "always_login": (200, "text/html", b"<h1>log in</h1>"),
-    "always_moved": (302, "text/html; charset=x", b""),
-    "with_mark": (200, _JSON, b"\xef\xbb\xbfANSWER"),
+    "resumed": (200, _EVENTS, b"id: 7\nretry: 10\ndata: \n\n"), "as_html": (200, "text/html", b"<h1>pressed</h1>"),
+    "as_nothing": (202, _JSON, b""), "as_events_without_one": (200, _EVENTS, b": ping\n\n"),
+    "always_words": (400, "text/plain", b"no such app"), "always_login": (200, "text/html", b"<h1>log in</h1>"),
+    "always_moved": (302, "text/html; charset=x", b""), "with_mark": (200, _JSON, b"\xef\xbb\xbfANSWER"),
     "in_latin_1": (200, _JSON,
                    b'{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "text", "text": "\xe9"}]}}'),
     "in_a_batch": (200, _JSON, b"[ANSWER]"),
@@ -150,13 +142,11 @@ _HTTP: dict[str, tuple[int, str, bytes]] = {
         200, _JSON, b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32602, "message": "no such id"}}'),
     "error_at_400": (
         400, "text/plain", b'{"jsonrpc": "2.0", "id": null, "error": {"code": -1, "message": "no such id"}}'),
-    "words_at_400": (400, "text/plain", b"no such id"),
-    "detail_at_400": (400, _JSON, b'{"detail": "no such id"}'),
+    "words_at_400": (400, "text/plain", b"no such id"), "detail_at_400": (400, _JSON, b'{"detail": "no such id"}'),
     "result_at_500": (500, _JSON, b"ANSWER"),
     "notice_alone": (200, _JSON, b'{"jsonrpc": "2.0", "method": "notifications/message"}'),
     "other_number": (200, _JSON, b'{"jsonrpc": "2.0", "id": 987, "result": {"content": []}}'),
-    "as_text": (200, "text/plain", b"ANSWER"),
-    "as_accepted": (202, _JSON, b"ANSWER"),
+    "as_text": (200, "text/plain", b"ANSWER"), "as_accepted": (202, _JSON, b"ANSWER"),
 }  # fmt: skip
 """Status, content type and body of the answer of a call over HTTP, by HOW."""
 _RESUMED = b'data: {"method": "oops"}\n\ndata: {"result": "pressed", "id": %d}\n\n'

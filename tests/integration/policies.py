@@ -19,14 +19,11 @@ from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "pair": {"quorum": 2},
-    "named": {"reviewers": ["ann", "bob"], "quorum": 2},
-    "held": {"hold_seconds": 3600},
+    "pair": {"quorum": 2}, "named": {"reviewers": ["ann", "bob"], "quorum": 2}, "held": {"hold_seconds": 3600},
     "climbing": {"on_timeout": "escalate", "expires_seconds": 60},
     "watched": {"fallback_reviewer": "carl", "fallback_after_seconds": 60},
-    "orphaned": {"fallback_reviewer": "requester", "fallback_after_seconds": 60},
-    "plain": {},
-}
+    "orphaned": {"fallback_reviewer": "requester", "fallback_after_seconds": 60}, "plain": {},
+}  # fmt: skip
 
 
 _ROOM = Caps(turns_a_user=10_000)

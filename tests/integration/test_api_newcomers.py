@@ -135,12 +135,10 @@ async def test_uninvited_and_disabled_users_are_not_signed_in(api: Api, provider
 
 async def test_the_providers_answer_must_be_for_this_sign_in(api: Api, provider: OidcProvider) -> None:
     wrong: list[dict[str, Any]] = [
-        {"iss": "https://other.test"},
-        *({"aud": aud} for aud in ("somebody-else", [CLIENT_ID, "somebody-else"])),
-        {"aud": [CLIENT_ID, "somebody-else"], "azp": "somebody-else"},
-        *({"nonce": "another"}, {"exp": 1}),
+        {"iss": "https://other.test"}, *({"aud": aud} for aud in ("somebody-else", [CLIENT_ID, "somebody-else"])),
+        {"aud": [CLIENT_ID, "somebody-else"], "azp": "somebody-else"}, *({"nonce": "another"}, {"exp": 1}),
         *({name: None} for name in ("nonce", "exp", "iat", "sub")),
-    ]
+    ]  # fmt: skip
     async with api.client(None) as client:
         for provider.bent in wrong:
             assert failed(await come(client)) == "oidc_refused", provider.bent

@@ -51,17 +51,14 @@ def post(path: str, body: object, *status: int, **headers: str) -> Bad:
 TURNS, EXECUTE = "/v1/conversations/{conversation}/turns", "/v1/execute"
 SETTLED: dict[str, object] = {"outcome": "happened", "comment": "saw it"}
 POSTS: dict[str, dict[str, object]] = {
-    "/v1/conversations": {"agent": "refunds"},
-    TURNS: {"message": "/echo hi"},
+    "/v1/conversations": {"agent": "refunds"}, TURNS: {"message": "/echo hi"},
     EXECUTE: {"agent": "refunds", "message": "/echo hi"},
     f"/v1/approvals/{UNKNOWN}/decision": {"decision": "approve", "digest": "0" * 64},
-    "/v1/effects/pdk_x/settle": SETTLED,
-    "/v1/users": {"name": "ann"},
+    "/v1/effects/pdk_x/settle": SETTLED, "/v1/users": {"name": "ann"},
     "/v1/memory/episodic": {"conversation_id": "{conversation}", "summary": "x"},
     "/v1/memory/episodic/search": {"agent": "refunds", "query": "x"},
-    "/v1/users/requester/roles": {"roles": ["requester"]},
-    "/v1/users/requester/tokens": {"label": "x"},
-}
+    "/v1/users/requester/roles": {"roles": ["requester"]}, "/v1/users/requester/tokens": {"label": "x"},
+}  # fmt: skip
 """Every route with a body, and one that would fit."""
 BROKEN_BODIES: list[tuple[bytes, tuple[int, ...]]] = [
     *((body, (422,)) for body in (b"", b"[]", b"null", b'"text"', b"12", b'{"unexpected": 1}')),
@@ -227,25 +224,20 @@ def refused_requests() -> list[Bad]:
         post("/v1/conversations", {"agent": "nobody"}, 404, 422),
         post(EXECUTE, {**body, "conversation_id": "x"}, 404, 422),
         post(EXECUTE, {**body, "conversation_id": UNKNOWN}, 404),
-        post(f"/v1/conversations/{UNKNOWN}/turns", {"message": "x"}, 404),
-        post(TURNS, {"message": "   \n\t"}, 422),
+        post(f"/v1/conversations/{UNKNOWN}/turns", {"message": "x"}, 404), post(TURNS, {"message": "   \n\t"}, 422),
         Bad("POST", "/v1/conversations", agent, (415,), {"content-type": "text/plain"}),
         Bad("POST", "/v1/conversations", b"agent=refunds", (415,), {"content-type": "multipart/form-data"}),
-        Bad("PATCH", talk, b'{"title": "\\u0000"}'),
-        Bad("PATCH", talk, b'{"title": 7}'),
-        Bad("PATCH", talk, b"[", (400,)),
-        Bad("POST", "/v1/conversations", agent, (400,), {"Idempotency-Key": ""}),
+        Bad("PATCH", talk, b'{"title": "\\u0000"}'), Bad("PATCH", talk, b'{"title": 7}'),
+        Bad("PATCH", talk, b"[", (400,)), Bad("POST", "/v1/conversations", agent, (400,), {"Idempotency-Key": ""}),
         Bad("PUT", MEMORY, json.dumps({"fields": {"a": "x" * 70_000}}).encode(), (413,)),
-        Bad("PUT", "/v1/rules", rule, (404,), by="admin"),
-        Bad("PUT", "/v1/rules", rule, (403,), by="reviewer"),
+        Bad("PUT", "/v1/rules", rule, (404,), by="admin"), Bad("PUT", "/v1/rules", rule, (403,), by="reviewer"),
         *(
             Bad("PUT", "/v1/budgets", part, by="admin")
             for part in (b"{}", b'{"max_tokens": 5}', b'{"max_cost_usd": 5}')
         ),
-        Bad("PUT", "/v1/budgets", budget, (403,)),
-        Bad("POST", RAISE, b'{"max_tokens": 5}', (404,), by="reviewer"),
+        Bad("PUT", "/v1/budgets", budget, (403,)), Bad("POST", RAISE, b'{"max_tokens": 5}', (404,), by="reviewer"),
         Bad("POST", PROMOTION, b'{"to": "active", "digest": "x"}', (404,), by="reviewer"),
-    ]
+    ]  # fmt: skip
 
 
 TABLE = [*spoiled_bodies(), *metadata(), *limits(), *queries(), *paths(), *refused_requests()]
@@ -351,14 +343,11 @@ async def test_every_answer_of_the_api_is_nosniff_unstored_and_never_framed(api:
             seen[answer.status_code] += 1
             assert not unsafe(answer), (method, path, answer.status_code, unsafe(answer))
         for sent in (
-            client.request("BREW", "/v1/turns"),
-            client.get("/v1/nothing"),
-            client.get("/v1/turns", headers={"Authorization": ""}),
-            client.get("/v1/turns", headers={"Host": EVIL}),
+            client.request("BREW", "/v1/turns"), client.get("/v1/nothing"),
+            client.get("/v1/turns", headers={"Authorization": ""}), client.get("/v1/turns", headers={"Host": EVIL}),
             client.post("/v1/conversations", content=b"{", headers={"Content-Type": "application/json"}),
-            client.post("/v1/conversations", content=b'"' + b"x" * 300_000 + b'"'),
-            client.get("/openapi.json"),
-        ):
+            client.post("/v1/conversations", content=b'"' + b"x" * 300_000 + b'"'), client.get("/openapi.json"),
+        ):  # fmt: skip
             answer = await sent
             seen[answer.status_code] += 1
             assert not unsafe(answer), (answer.request.url, unsafe(answer))

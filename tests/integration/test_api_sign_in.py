@@ -36,10 +36,8 @@ LIES: dict[str, list[Any]] = {
     "iss": ["somebody", ["perdure"], ""],
     "aud": ["perdure-browser", "somebody", ["somebody"], {"perdure-api": True}, ""],
     "sid": ["00000000-0000-7000-8000-000000000000", "no id", 7, ["a"], {}],
-    "exp": ["tomorrow", True, float("nan"), float("inf"), -1, 0],
-    "iat": ["now"],
-    "nbf": ["soon"],
-}
+    "exp": ["tomorrow", True, float("nan"), float("inf"), -1, 0], "iat": ["now"], "nbf": ["soon"],
+}  # fmt: skip
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 OURS = {"X-Perdure-Request": "1"}
 CODES = "/v1/auth/codes"
@@ -161,12 +159,10 @@ async def test_after_the_first_user_of_a_tenant_others_need_an_invitation(api: A
 async def test_a_wrong_password_an_unknown_name_and_another_tenant_are_answered_alike(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         tries: list[dict[str, str]] = [
-            {"name": ann, "password": "wrong password"},
-            {"name": "nobody", "password": PASSWORD},
+            {"name": ann, "password": "wrong password"}, {"name": "nobody", "password": PASSWORD},
             {"name": ann, "password": PASSWORD, "tenant": "fresh"},
-            {"name": ann, "password": PASSWORD, "tenant": "not-there"},
-            {"name": "admin", "password": PASSWORD},
-        ]
+            {"name": ann, "password": PASSWORD, "tenant": "not-there"}, {"name": "admin", "password": PASSWORD},
+        ]  # fmt: skip
         answers = [await client.post("/v1/auth/login", json=body) for body in tries]
         assert {refusal(answer) for answer in answers} == {(401, "sign_in_failed")}
         assert len({answer.json()["error"]["message"] for answer in answers}) == 1

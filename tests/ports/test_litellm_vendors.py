@@ -369,14 +369,12 @@ async def test_the_vendors_reject_what_they_document_in_their_own_form(
 
 @pytest.mark.parametrize(("schema", "status"), [
     ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}, 418),
-    ({"type": "object", "$ref": "#"}, 400),
-    ({"type": "object", "additionalProperties": False}, 400),
+    ({"type": "object", "$ref": "#"}, 400), ({"type": "object", "additionalProperties": False}, 400),
     ({"type": "object", "properties": {"a": {}}}, 400),
     ({"type": "object", "properties": {"a": {"type": "array"}}}, 400),
     ({"type": "object", "properties": {"a": {"type": ["string", "null"]}}}, 400),
     ({"type": "object", "properties": {"a": {"type": "integer", "enum": ["1"]}}}, 400),
-    ({"type": "object", "required": ["a"]}, 400),
-    ({"type": "string"}, 400),
+    ({"type": "object", "required": ["a"]}, 400), ({"type": "string"}, 400),
 ])  # fmt: skip
 async def test_google_takes_only_its_subset_of_a_schema(
     provider_double: ProviderDouble, schema: JsonValue, status: int

@@ -56,13 +56,11 @@ def imported(text: str) -> tuple[str, ...]:
 PROGRAMS = {
     "worker": ("perdure.worker.__main__", "perdure.worker.queues", "perdure.workflows.turn_run"),
     "relay": ("perdure.worker.__main__", "perdure.telemetry.metrics", "perdure.worker.telemetry"),
-    "api": ("perdure.api.__main__",),
-    "cli": ("perdure.__main__",),
-    "bootstrap": ("perdure.apps.bootstrap",),
+    "api": ("perdure.api.__main__",), "cli": ("perdure.__main__",), "bootstrap": ("perdure.apps.bootstrap",),
     "stack": ("perdure.local", "perdure.local.stack", "perdure.local.fork_server", "perdure.local.temporal_download"),
     "helpers": ("perdure.api.content_check", "perdure.sdk.tables.isolated_program", "perdure.telemetry.heartbeat"),
     "sandbox": ("perdure.activities.sandbox.worker",),
-}
+}  # fmt: skip
 """The imports of each process at its start, and later."""
 _SAY = """
 import importlib, json, sys

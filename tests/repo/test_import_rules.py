@@ -101,10 +101,8 @@ def test_no_file_imports_what_its_rule_forbids() -> None:
     found = [
         *faults({path: text for path, text in engine.items() if path != MAY_IMPORT_LANGGRAPH}, no_langgraph),
         *faults({path: text for path, text in engine.items() if path != "perdure/worker/__main__.py"}, no_program),
-        *faults(engine, no_example),
-        *faults(users, for_apps),
-        *faults(deciders, decides),
-    ]
+        *faults(engine, no_example), *faults(users, for_apps), *faults(deciders, decides),
+    ]  # fmt: skip
     assert not found, "\n".join(found)
 
 
@@ -114,10 +112,8 @@ def test_no_example_is_started_as_a_part_of_the_package() -> None:
 
 
 @pytest.mark.parametrize(("rule", "line"), [
-    (no_langgraph, "from langgraph.graph import StateGraph"),
-    (no_program, "def late():\n    import worker"),
-    (no_example, "from ..examples import care"),
-    (for_apps, "from perdure import store"),
+    (no_langgraph, "from langgraph.graph import StateGraph"), (no_program, "def late():\n    import worker"),
+    (no_example, "from ..examples import care"), (for_apps, "from perdure import store"),
     (decides, "from perdure.store.database import Database"),
 ])  # fmt: skip
 def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], line: str) -> None:

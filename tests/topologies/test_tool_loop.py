@@ -49,15 +49,13 @@ def card(name: str, effect: EffectClass, toolset: str = "", **given: str) -> Pla
 CARDS = {
     each.name: each
     for each in (
-        card("note", EffectClass.READ),
-        card("list_rooms", EffectClass.READ, "rooms"),
-        card("lock_room", EffectClass.KEYED, "rooms"),
-        card("list_doors", EffectClass.READ, "doors"),
+        card("note", EffectClass.READ), card("list_rooms", EffectClass.READ, "rooms"),
+        card("lock_room", EffectClass.KEYED, "rooms"), card("list_doors", EffectClass.READ, "doors"),
         card("open_door", EffectClass.KEYED, "doors"),
         card("memory_read", EffectClass.READ, capability="memory_read"),
         card("memory_patch", EffectClass.LOCAL, "memory", capability="memory_write"),
     )
-}
+}  # fmt: skip
 LOCK: Call = ("lock_room", {"room": "a"})
 LIST: Call = ("list_rooms", {})
 LOCKS, LISTS = Says("", (LOCK,)), Says("", (LIST,))
@@ -116,10 +114,8 @@ async def test_the_offered_tools_follow_the_loaded_toolsets() -> None:
 
 
 @pytest.mark.parametrize("arguments", [
-    {"toolset": "cellar", "include_write_tools": True},
-    {"include_write_tools": True},
-    {"toolset": ["rooms"], "include_write_tools": True},
-    {"toolset": "doors"},
+    {"toolset": "cellar", "include_write_tools": True}, {"include_write_tools": True},
+    {"toolset": ["rooms"], "include_write_tools": True}, {"toolset": "doors"},
     {"toolset": "doors", "include_write_tools": "yes"},
 ])  # fmt: skip
 async def test_an_invalid_load_is_explained_and_changes_nothing(arguments: Args) -> None:

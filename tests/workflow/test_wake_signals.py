@@ -48,11 +48,9 @@ GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id
 FORGED: list[Any] = [
     {"kind": "approved", "request_id": "x", "state": "approved"},
     {"kind": "request", "request_id": "01234567-0000-7000-8000-000000000000", "verdict": "approve"},
-    {"kind": "", "request_id": "x" * 900},
-    {"kind": "request", "request_id": "stop"},
-    {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}},
-    {"kind": "stop", "request_id": "x"},
-]
+    {"kind": "", "request_id": "x" * 900}, {"kind": "request", "request_id": "stop"},
+    {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}}, {"kind": "stop", "request_id": "x"},
+]  # fmt: skip
 STOP = WakeSignal(kind="stop")
 AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
 FLOOD = 1_000

@@ -99,10 +99,8 @@ def test_halves_are_mended_in_pieces_as_in_whole(parts: list[bytes], data: st.Da
     ('{"jsonrpc":"2.0","id":4,"result":null,' + UNKNOWN + "}", -32602),
     ('{"id":4,"result":null,' + UNKNOWN + "}", -32602),
     ('{"jsonrpc":"2.0","id":4,' + UNKNOWN.replace(" ", " \t") + "}", -32602),
-    ('{"jsonrpc":"2.0","id":4,' + UNKNOWN[:-2], -32603),
-    ('{"jsonrpc":"2.0","id":4}', -32603),
-    ('{"jsonrpc":"2.0","id":5,"result":{"content":paid}}', 0),
-    ('{"jsonrpc":"2.0","id":5,"result":["paid"]}', 0),
+    ('{"jsonrpc":"2.0","id":4,' + UNKNOWN[:-2], -32603), ('{"jsonrpc":"2.0","id":4}', -32603),
+    ('{"jsonrpc":"2.0","id":5,"result":{"content":paid}}', 0), ('{"jsonrpc":"2.0","id":5,"result":["paid"]}', 0),
     ('{"level":30,"msg":"request received","id":4}', 0),
     ('{"level":30,"msg":"request received","id":4,"result":"ok"}', 0),
     *(('{"id":0042,"error":"disk almost full"}', 0), ('{"id":"a\tb","error":"x"', 0)),
@@ -150,10 +148,8 @@ def test_content_that_is_not_text_is_described(block: dict[str, Any], told: dict
 
 
 @pytest.mark.parametrize("large", [
-    answer(text("x" * 1_000_000)),
-    answer(*(text("y" * 10_000) for _ in range(500))),
-    answer(structured={"rows": ["z" * 100] * 10_000}),
-    answer(text("t"), structured={"rows": ["z" * 100] * 10_000}),
+    answer(text("x" * 1_000_000)), answer(*(text("y" * 10_000) for _ in range(500))),
+    answer(structured={"rows": ["z" * 100] * 10_000}), answer(text("t"), structured={"rows": ["z" * 100] * 10_000}),
     answer(*[{**IMAGE, "mime_type": "m" * 9_000}] * 300),
 ])  # fmt: skip
 def test_a_huge_answer_becomes_a_small_result_that_says_it_was_cut(large: CallToolResult) -> None:

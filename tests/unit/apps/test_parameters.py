@@ -146,10 +146,8 @@ def test_types_that_may_refuse_what_fits_their_schema_are_known(hint: Any, more:
 
 
 @pytest.mark.parametrize(("hint", "advice"), [
-    (Literal[Colour.RED], "Literal['red']"),
-    (list[Literal[b"a"]], "write the values themselves"),
-    (Size | None, "give the members of Size texts or numbers"),
-    (dict[str, Within], "Within.y is read from a path"),
+    (Literal[Colour.RED], "Literal['red']"), (list[Literal[b"a"]], "write the values themselves"),
+    (Size | None, "give the members of Size texts or numbers"), (dict[str, Within], "Within.y is read from a path"),
     (Annotated[str, Field(pattern=r"[\w-a]")], "invalid range boundary"),
 ])  # fmt: skip
 def test_a_type_that_no_call_can_have_is_a_mistake_of_the_definition(hint: Any, advice: str) -> None:
@@ -260,12 +258,10 @@ class Noted:
 
 
 @pytest.mark.parametrize(("hint", "default", "shown"), [
-    (frozenset[str], LETTERS, [*"abcdefgh"]),
-    (set[int], {8, 1, 10}, [1, 8, 10]),
+    (frozenset[str], LETTERS, [*"abcdefgh"]), (set[int], {8, 1, 10}, [1, 8, 10]),
     (list[set[str]], [set(LETTERS)], [[*"abcdefgh"]]),
     (dict[str, tuple[frozenset[str], int]], {"k": (LETTERS, 1)}, {"k": [[*"abcdefgh"], 1]}),
-    (Tagged | None, Tagged(), {"t": [*"abcdefgh"]}),
-    (Noted, Noted([LETTERS]), {"notes": [[*"abcdefgh"]]}),
+    (Tagged | None, Tagged(), {"t": [*"abcdefgh"]}), (Noted, Noted([LETTERS]), {"notes": [[*"abcdefgh"]]}),
     (RootModel[frozenset[str]], RootModel[frozenset[str]](LETTERS), [*"abcdefgh"]),
     (frozenset[frozenset[str]], frozenset(map(frozenset, "hgfedcba")), [[letter] for letter in "abcdefgh"]),
     (frozenset[int | str], frozenset({3, *"ab"}), ["a", "b", 3]),

@@ -49,10 +49,8 @@ def app(**fields: object) -> apps.App:
 @pytest.mark.parametrize(("fields", "offered"), [
     # core tools come first and none twice; one that changes something only where it is named
     ({"tools": ("touch", "entity_resolve", "look", "touch")}, [*apps.ALWAYS_OFFERED, "touch", "look"]),
-    ({}, [*apps.ALWAYS_OFFERED]),
-    ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
-    ({"core_tools": False}, []),
-    ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
+    ({}, [*apps.ALWAYS_OFFERED]), ({"tools": ("create_entity",)}, [*apps.ALWAYS_OFFERED, "create_entity"]),
+    ({"core_tools": False}, []), ({"core_tools": False, "tools": ("context_assemble",)}, ["context_assemble"]),
 ])  # fmt: skip
 def test_an_agent_is_offered_core_tools_and_its_own(fields: dict[str, object], offered: list[str]) -> None:
     (published,) = apps.publish(app(**fields), CORE)
@@ -263,12 +261,10 @@ def test_a_server_is_read_from_a_file_of_its_name_and_rules_may_speak_of_its_too
 
 @pytest.mark.parametrize(("file", "text", "line", "name"), [
     ("mcp__cluster", "command: [x]\ntrust_annotation: true\n", 2, "trust_annotations"),
-    ("mcp__cluster", "command: [x]\nname: other\n", 2, ""),
-    ("mcp__cluster", "toolsets: [a]\n", 1, ""),
+    ("mcp__cluster", "command: [x]\nname: other\n", 2, ""), ("mcp__cluster", "toolsets: [a]\n", 1, ""),
     ("mcp__cluster", "command: [x]\ntimeout_seconds: 0\n", 2, "timeout_seconds"),
     ("mcp__cluster", "command: [x]\ntools:\n  a: {efect: read}\n", 3, "efect"),
-    ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"),
-    ("mcp__cluster", "[]\n", 1, ""),
+    ("mcp__cluster", "command: [x]\ntools:\n  a: {effect: local}\n", 3, "effect"), ("mcp__cluster", "[]\n", 1, ""),
     ("mcp__Bad-Name", "command: [x]\n", None, ""),
 ])  # fmt: skip
 def test_a_mistake_is_reported_with_its_line(tmp_path: Path, file: str, text: str, line: int | None, name: str) -> None:

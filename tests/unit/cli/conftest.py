@@ -17,12 +17,8 @@ from tests.unit.apps.api_double import ApiDouble, Asked, Reply, reply
 
 LIAR = Path(__file__).parents[2] / "doubles" / "mcp_false_hints.py"
 APPROVAL: dict[str, Any] = {
-    "id": "a-1",
-    "status": "pending",
-    "tool": "refund",
-    "effect": "keyed",
-    "risk": "high",
-    "agent": "refunds",
+    "id": "a-1", "status": "pending", "tool": "refund",
+    "effect": "keyed", "risk": "high", "agent": "refunds",
     "args": {"order": "1042", "reason": "\u202eevil\x1b[8m"},
     "schema": {
         "type": "object",
@@ -33,14 +29,11 @@ APPROVAL: dict[str, Any] = {
         "required": ["order"],
         "additionalProperties": False,
     },
-    "digest": "d" * 64,
-    "requested_by": "requester",
-    "requested_at": "2020-11-21T10:00:00Z",
-    "expires_at": "2999-01-01T00:00:00Z",
-    "allowed_decisions": ["approve", "edit", "reject", "respond"],
+    "digest": "d" * 64, "requested_by": "requester", "requested_at": "2020-11-21T10:00:00Z",
+    "expires_at": "2999-01-01T00:00:00Z", "allowed_decisions": ["approve", "edit", "reject", "respond"],
     "history": [{"what": "approval.opened", "at": "2026-11-21T10:00:00Z", "by": "requester", "data": {}}],
     "links": {"temporal": "http://127.0.0.1:1/namespaces/default/workflows/turn:t"},
-}
+}  # fmt: skip
 OPEN: dict[str, Any] = {
     **APPROVAL,
     "reviewer_role": "reviewer",

@@ -78,13 +78,11 @@ def test_status_checks_every_part_and_hides_every_credential(perdure: Perdure, h
         server.listen()
         live = f"127.0.0.1:{server.getsockname()[1]}"
         run = {
-            "temporal": live,
-            "postgres": f"postgresql://perdure_app:hunter2@{live}/perdure",
+            "temporal": live, "postgres": f"postgresql://perdure_app:hunter2@{live}/perdure",
             "redis": f"redis://:hunter2@127.0.0.1:{dead.getsockname()[1]}/0",
-            "pids": {"worker-llm": os.getpid(), "worker-relay": os.getpid()},
-            "ready": ["worker-llm"],
+            "pids": {"worker-llm": os.getpid(), "worker-relay": os.getpid()}, "ready": ["worker-llm"],
             "tokens": {"requester": "hunter2"},
-        }
+        }  # fmt: skip
         (home / "run.json").write_text(json.dumps(run))
         ended, as_json = perdure("status"), perdure("status --json")
     assert (ended.code, as_json.code) == (1, 1)

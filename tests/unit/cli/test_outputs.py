@@ -272,9 +272,7 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("audit show a-1", [items(ROW, ROW | {"seq": 2, "data": None, "erased": True})],
      "reviewer GET /v1/approvals/a-1/audit"),
     ("audit export", [Reply(200, json.dumps(ROW).encode())], "admin GET /v1/audit/export after=0&limit=1000"),
-    ("mcp check FOLDER/app", [], ""),
-    ("mcp lock FOLDER/app", [], ""),
-    ("skills check FOLDER/app", [], ""),
+    ("mcp check FOLDER/app", [], ""), ("mcp lock FOLDER/app", [], ""), ("skills check FOLDER/app", [], ""),
     ("check FOLDER/app", [items(*(APPROVAL | {"agent": "desk", "tool": tool, "tool_version": "older"}
                                   for tool in ("open_ticket", "removed", "liar_remove"))), items(), items(OPEN)],
      "reviewer GET /v1/approvals status=edited&brief=true&limit=200"),

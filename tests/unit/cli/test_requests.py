@@ -188,11 +188,9 @@ def test_a_refusal_has_details(cli: Perdure, status: int, code: str, details: di
 
 @pytest.mark.parametrize(("line", "replies"), [
     ("turns show t", [reply({"error": {"code": "x", "message": EVIL, "details": {}}}, 404)]),
-    ("turns show t-1", [reply(outputs.TURN | {"answer": EVIL}), items()]),
-    ("approvals show a-1", [reply(APPROVAL)]),
+    ("turns show t-1", [reply(outputs.TURN | {"answer": EVIL}), items()]), ("approvals show a-1", [reply(APPROVAL)]),
     ("approvals preview a-1", [reply(APPROVAL | {"preview": {"at": outputs.AT, "fault": EVIL}})]),
-    ("approvals approve a-1", DECIDES),
-    ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
+    ("approvals approve a-1", DECIDES), ("effects list", [items(EFFECT | {"args": {"text": EVIL}})]),
     ("effects show k", [reply(EFFECT | {"args": {"text": EVIL}, "approval": {"id": "a", "decided_by": EVIL}})]),
     ("memory show c-1", [reply(outputs.MEMORY | {"fields": {"note": EVIL}})]),
     ("memory promotions approve p-1", [reply(outputs.PROPOSED | {"content": EVIL})] * 2),

@@ -151,14 +151,12 @@ def test_any_text_is_parsed_to_fitting_arguments_or_a_fault(text: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "text", "found"), [
-    ("", "SKILL_SELECT:a", ()),
-    (SKILL_PATTERN, "nothing here", ()),
+    ("", "SKILL_SELECT:a", ()), (SKILL_PATTERN, "nothing here", ()),
     (SKILL_PATTERN, "SKILL_SELECT:one and SKILL_SELECT:two", ("one", "two")),
     (SKILL_PATTERN, "SKILL_SELECT:two SKILL_SELECT:one SKILL_SELECT:two", ("two", "one")),
     (SKILL_PATTERN, "SKILL_SELECT:a_1.", ("a_1",)),
     (SKILL_PATTERN, "SKILL_SELECT:Upper SKILL_SELECT: spaced skill_select:lower", ()),
-    (SKILL_PATTERN, "SKILL_SELECT:" + "x" * 500, ("x" * 64,)),
-    (r"<(.*?)>", "<" + "y" * 500 + ">", ("y" * 200,)),
+    (SKILL_PATTERN, "SKILL_SELECT:" + "x" * 500, ("x" * 64,)), (r"<(.*?)>", "<" + "y" * 500 + ">", ("y" * 200,)),
 ])  # fmt: skip
 def test_marks_are_found_in_order_each_once(pattern: str, text: str, found: tuple[str, ...]) -> None:
     assert extract_groups(pattern, text) == found

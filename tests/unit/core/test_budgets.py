@@ -76,10 +76,8 @@ def use(tokens: int = 0, held: int = 0, cost: int = 0, held_cost: int = 0) -> Da
     *((use(), None), (use(tokens=99), None), (use(tokens=49, held=50), None)),
     (use(tokens=50, held=50), "day_token_budget_spent"),
     *((use(held=100), "day_token_budget_spent"), (use(tokens=100), "day_token_budget_spent")),
-    (use(cost=500, held_cost=499), None),
-    (use(cost=500, held_cost=500), "day_cost_budget_spent"),
-    (use(tokens=100, cost=1_000), "day_token_budget_spent"),
-    (use(tokens=70, held=40), "day_token_budget_spent"),
+    (use(cost=500, held_cost=499), None), (use(cost=500, held_cost=500), "day_cost_budget_spent"),
+    (use(tokens=100, cost=1_000), "day_token_budget_spent"), (use(tokens=70, held=40), "day_token_budget_spent"),
 ])  # fmt: skip
 def test_a_daily_budget_is_met_when_usage_and_reservations_reach_it(row: DayUse, code: str | None) -> None:
     problem = budgets.reached_budget({"a": A_DAY}, [row])
@@ -218,12 +216,10 @@ def test_a_difference_of_usages_added_to_the_smaller_gives_the_larger() -> None:
     *(({"Retry-After": "7"}, 7.0), ({"retry-after": " 0.5 "}, 0.5), ({"RETRY-AFTER": "0"}, 0.0)),
     *(({"Retry-After": f"Sat, 21 Nov 2026 12:00:30 {zone}"}, 30.0) for zone in ("GMT", "-0000")),
     ({"Retry-After": "Sat, 21 Nov 2026 13:00:30 +0100"}, 30.0),
-    ({"Retry-After": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
-    ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+    ({"Retry-After": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0), ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
     ({"retry-after-ms": "soon", "retry-after": "1"}, 1.0),
     *(({"Retry-After": text}, None) for text in ("-3", "nan", "inf", "in a while", "")),
-    ({"Retry-After": "Sat, 99 Nov 2026 12:00:30 GMT"}, None),
-    ({}, None),
+    ({"Retry-After": "Sat, 99 Nov 2026 12:00:30 GMT"}, None), ({}, None),
 ])  # fmt: skip
 def test_a_retry_after_is_read_in_each_of_its_formats(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_seconds(headers, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)) == seconds

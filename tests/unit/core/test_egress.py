@@ -45,10 +45,8 @@ PROXIES = Proxies.of(("10.0.0.7", "10.1.0.0/16", "fd00::/8"))
 
 @pytest.mark.parametrize(("url", "host", "port"), [
     ("https://hooks.example.org/a?b=c", "hooks.example.org", 443),
-    ("https://HOOKS.example.org:8443", "hooks.example.org", 8443),
-    ("https://a.corp.test/", "a.corp.test", 443),
-    ("https://b.a.corp.test./", "b.a.corp.test", 443),
-    ("http://localhost:9000/hook", "localhost", 9000),
+    ("https://HOOKS.example.org:8443", "hooks.example.org", 8443), ("https://a.corp.test/", "a.corp.test", 443),
+    ("https://b.a.corp.test./", "b.a.corp.test", 443), ("http://localhost:9000/hook", "localhost", 9000),
 ])  # fmt: skip
 def test_a_host_that_the_operator_names_is_allowed(url: str, host: str, port: int) -> None:
     target = allowed_target(url, HOSTS)
@@ -158,19 +156,17 @@ ROWS: list[tuple[str, int, str, bool, bool]] = [
     ("example.org", 443, "93.184.216.34", True, True),
     *(("intranet", 80, "192.168.1.1", True, True), ("intranet", 80, "127.0.0.1", True, False)),
     *(("intranet", 80, METADATA, True, False), ("intranet", 80, "0.0.0.0", False, False)),
-    ("intranet.evil.test", 80, "192.168.1.1", False, False),
-    ("db.corp.test", 5000, "192.168.1.1", True, True),
+    ("intranet.evil.test", 80, "192.168.1.1", False, False), ("db.corp.test", 5000, "192.168.1.1", True, True),
     *(("db.corp.test", 5000, "127.0.0.1", True, True), ("a.corp.test", 80, "192.168.1.1", True, True)),
     *(("a.corp.test", 80, "127.0.0.1", False, False), ("a.corp.test", 80, METADATA, False, False)),
-    ("corp.test", 80, "192.168.1.1", False, False),
-    ("evilcorp.test", 80, "192.168.1.1", False, False),
+    ("corp.test", 80, "192.168.1.1", False, False), ("evilcorp.test", 80, "192.168.1.1", False, False),
     *(("evil.test", 80, "10.0.0.7", True, False), ("10.0.0.7", 80, "10.0.0.7", True, False)),
     *(("127.0.0.1", 9000, "127.0.0.1", True, True), ("localhost", 9000, "::1", True, True)),
     *(("app.localhost", 9000, "127.0.0.1", True, True), ("127.0.0.1", 9001, "127.0.0.1", False, False)),
     *(("evil.test", 9000, "127.0.0.1", False, False), (METADATA, 80, METADATA, True, False)),
     *(("evil.test", 80, METADATA, False, False), ("meta.test", 80, METADATA, True, False)),
     *(("open.test", 80, "192.168.1.1", False, True), ("open.test", 80, "127.0.0.1", False, False)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("host", "port", "address", "operator", "app"), ROWS)
@@ -326,12 +322,10 @@ PUBLIC_HOSTS = AllowedHosts.of(
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("localhost", HostValue("localhost")),
-    ("LocalHost:8080", HostValue("localhost", 8080)),
+    ("localhost", HostValue("localhost")), ("LocalHost:8080", HostValue("localhost", 8080)),
     ("perdure.example.org.", HostValue("perdure.example.org")),
     ("perdure.example.org.:443", HostValue("perdure.example.org", 443)),
-    ("127.0.0.1:65535", HostValue("127.0.0.1", 65_535)),
-    ("[0:0:0:0:0:0:0:1]:80", HostValue("::1", 80)),
+    ("127.0.0.1:65535", HostValue("127.0.0.1", 65_535)), ("[0:0:0:0:0:0:0:1]:80", HostValue("::1", 80)),
     ("worker_2.example", HostValue("worker_2.example")),
     *((text, None) for text in (
         "", " localhost", "localhost ", "localhost:", "localhost:0", "localhost:65536", "localhost:080808",

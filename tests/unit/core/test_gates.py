@@ -53,11 +53,9 @@ def test_a_round_continues_only_with_a_readable_verdict_for_each_request(states:
 
 
 @pytest.mark.parametrize(("deadlines", "checks", "expected"), [
-    ([], 0, None),
-    ([timedelta(days=7)], 0, timedelta(days=7) + MARGIN),
+    ([], 0, None), ([timedelta(days=7)], 0, timedelta(days=7) + MARGIN),
     ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
-    ([timedelta(seconds=-5)], 0, timedelta(seconds=1)),
-    ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
+    ([timedelta(seconds=-5)], 0, timedelta(seconds=1)), ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
     ([timedelta(days=-5)], 10_000, MAX_WAIT),
 ])  # fmt: skip
 def test_a_turn_waits_for_its_first_deadline_then_longer(deadlines: list[Any], checks: int, expected: Any) -> None:

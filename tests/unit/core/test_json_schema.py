@@ -58,12 +58,10 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(schema: S
 
 @pytest.mark.timed
 @pytest.mark.parametrize(("schema", "answer", "fits"), [
-    (of(n={"type": "integer"}), {"n": 1}, True),
-    (of(n={"type": "integer"}), {"n": "one"}, False),
+    (of(n={"type": "integer"}), {"n": 1}, True), (of(n={"type": "integer"}), {"n": "one"}, False),
     ({"type": "object", "required": ["n"]}, {}, False),
     (of(n={"$ref": "https://nowhere.example/n.json"}), {"n": 1}, True),
-    (of(n={"$ref": "#/properties/n"}), {"n": 1}, True),
-    (of(s={"pattern": SLOW}), {"s": HOSTILE}, True),
+    (of(n={"$ref": "#/properties/n"}), {"n": 1}, True), (of(s={"pattern": SLOW}), {"s": HOSTILE}, True),
     (of(s={"pattern": "("}), {"s": "x"}, True),
     ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": 1}, True),
     ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": "one"}, False),
@@ -202,10 +200,8 @@ def branching(word: str, leaf: JsonValue) -> Schema:
 
 
 @pytest.mark.parametrize("schema", [
-    branching("anyOf", {"type": "integer"}),
-    pytest.param(branching("oneOf", {"type": "integer"}), marks=SOAK),
-    pytest.param(branching("allOf", {"type": "string"}), marks=SOAK),
-    {"type": "object", "$ref": "#"},
+    branching("anyOf", {"type": "integer"}), pytest.param(branching("oneOf", {"type": "integer"}), marks=SOAK),
+    pytest.param(branching("allOf", {"type": "string"}), marks=SOAK), {"type": "object", "$ref": "#"},
     pytest.param({"type": "object", "$dynamicRef": "#"}, marks=SOAK),
 ], ids=["any", "one", "all", "itself", "itself, dynamically"])  # fmt: skip
 def test_an_endless_schema_is_a_fault_and_no_error(schema: Schema) -> None:
@@ -285,8 +281,7 @@ ROWS: Schema = {"ps": [{}] * 900}
 
 @pytest.mark.parametrize(("schema", "args", "filled"), [
     (of(n={"type": "integer", "default": 3}, m={}), {"m": 1}, {"m": 1, "n": 3}),
-    (of(n={"type": "integer", "default": 3}), {"n": 4}, {"n": 4}),
-    (of(n={"default": None}), {}, {}),
+    (of(n={"type": "integer", "default": 3}), {"n": 4}, {"n": 4}), (of(n={"default": None}), {}, {}),
     (of(n={"$ref": "#/properties/q/type/x"}, q={"type": "string", "default": "x"}), {}, {"q": "x"}),
     (of(n={"default": False}, m={"default": []}), {}, {"n": False, "m": []}),
     (of(n={"type": "string", "default": 3}, m={"default": 1}), {}, {"m": 1}),
@@ -339,8 +334,7 @@ ROWS: Schema = {"ps": [{}] * 900}
     ({**MANY, "not": {"required": ["d0", "d1"]}}, ROWS, {**ROWS, **{f"d{n}": n for n in range(1_000) if n != 1}}),
     (of(ps={"items": of(n={"type": "string", "default": 3}, m={"default": 1})}), ROWS, {"ps": [{"m": 1}] * 900}),
     # too much effort:
-    ({**MANY, "maxProperties": 2}, ROWS, ROWS),
-    (of(ps={"items": of(n={"default": [1] * 20_000})}), ROWS, ROWS),
+    ({**MANY, "maxProperties": 2}, ROWS, ROWS), (of(ps={"items": of(n={"default": [1] * 20_000})}), ROWS, ROWS),
     (of(n={"default": HOSTILE, "pattern": SLOW}, m={"default": 1}), {}, {}),
     (of(ps={"items": {"allOf": [{}] * 1_000, **of(n={"default": 1})}}), ROWS, ROWS),
 ])  # fmt: skip

@@ -146,8 +146,7 @@ def test_entity_names_are_recognized_by_their_form() -> None:
 
 
 @pytest.mark.parametrize(("change", "expected"), [
-    ({}, None),
-    ({"roles": ["reviewer"]}, "role_required"),
+    ({}, None), ({"roles": ["reviewer"]}, "role_required"),
     ({"roles": ["reviewer"], "decider": ME, "state": APPROVED}, "role_required"),
     ({"decider": ME, "state": APPROVED}, "own_promotion"),
     ({"credential": Credential(SignInMethod.TOKEN, (OTHER, ME)), "state": APPROVED}, "own_promotion"),
@@ -156,8 +155,7 @@ def test_entity_names_are_recognized_by_their_form() -> None:
     ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
     ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
     ({"seen_sha256": "x", "decision": REJECT}, "memory_conflict"),
-    ({"decision": REJECT, "comment": " "}, "comment_required"),
-    ({"decision": REJECT, "comment": "wrong"}, None),
+    ({"decision": REJECT, "comment": " "}, "comment_required"), ({"decision": REJECT, "comment": "wrong"}, None),
 ])  # fmt: skip
 def test_a_promotion_is_refused_in_the_order_of_the_contract(change: dict[str, Any], expected: str | None) -> None:
     given: dict[str, Any] = {"decider": OTHER, "roles": ["admin"], "proposer": ME, "state": PromotionState.PENDING}
@@ -382,12 +380,10 @@ def test_no_text_or_title_adds_a_tag_to_the_message(text: str, title: str, trust
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("My name is Ann.", {"name": "Ann"}),
-    ("call me Dr. Who", {"name": "Dr"}),
+    ("My name is Ann.", {"name": "Ann"}), ("call me Dr. Who", {"name": "Dr"}),
     ("I live in New York and I like tea", {"place": "New York", "likes": "tea"}),
     ("I prefer short answers, please answer in French!", {"prefers": "short answers", "language": "French"}),
-    ("I don't like noise", {"dislikes": "noise"}),
-    ("My name is Ann. No, my name is Eva.", {"name": "Eva"}),
+    ("I don't like noise", {"dislikes": "noise"}), ("My name is Ann. No, my name is Eva.", {"name": "Eva"}),
     *(("what is your name?", {}), ("", {}), ("I like", {})),
 ])  # fmt: skip
 def test_statements_about_oneself_become_facts_and_questions_do_not(text: str, expected: dict[str, str]) -> None:

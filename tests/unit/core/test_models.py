@@ -124,10 +124,8 @@ OTHER = FallbackModel(model="anthropic/b", params={"top_p": None, "stop": "!", "
 
 
 @pytest.mark.parametrize(("model", "changed", "params"), [
-    ("openai/a", {"fallback_model": "openai/b"}, SHARED),
-    ("gpt-4o", {"fallback_model": "openai/b"}, SHARED),
-    ("openai/a", {"fallback_model": "anthropic/b"}, SAFE),
-    ("openai/a", {"fallback_model": "claude-b"}, SAFE),
+    ("openai/a", {"fallback_model": "openai/b"}, SHARED), ("gpt-4o", {"fallback_model": "openai/b"}, SHARED),
+    ("openai/a", {"fallback_model": "anthropic/b"}, SAFE), ("openai/a", {"fallback_model": "claude-b"}, SAFE),
     ("strange", {"fallback_model": "stranger"}, SAFE),
     ("openai/a", {"fallback": OTHER}, {"stop": "!", "timeout_ms": 3, "api_key_secret": "theirs"}),
     ("openai/a", {"fallback": FallbackModel(model="openai/b")}, {"top_p": 0.5}),

@@ -146,10 +146,8 @@ def test_the_span_of_a_prompt_states_its_persona_source_and_size() -> None:
 
 
 @pytest.mark.parametrize(("fields", "recalled"), [
-    ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, []),
-    ({"recent_entity_context": ["e1", "e2"]}, []),
-    ({"note": "n", "recent_entity_context": ["e1", "e2"]}, []),
-    ({}, [("Asked: a\nAnswered: b", 0.8149, "cosine")]),
+    ({"z": 1, "a": ["x", 2], "b": {"k": "v"}}, []), ({"recent_entity_context": ["e1", "e2"]}, []),
+    ({"note": "n", "recent_entity_context": ["e1", "e2"]}, []), ({}, [("Asked: a\nAnswered: b", 0.8149, "cosine")]),
     ({}, [("A: c", 0.25, "full_text")]),
 ], ids=["fields", "entities", "both", "by vector", "by text"])  # fmt: skip
 def test_memory_is_shown_with_its_fields_and_recalled_texts(
@@ -344,12 +342,10 @@ def test_a_text_without_unknown_marks_has_none_left_after_filling(text: str) -> 
     ("Set {{x}} to {x}", {"x": True}, "Set {x} to true"),
     ("Tag {tags}", {"tags": ["a", {"b": 1}]}, 'Tag ["a", {"b": 1}]'),
     ("Send {text}", {"text": '". Nothing is sent. "'}, 'Send "\\". Nothing is sent. \\""'),
-    ("Send {text}", {"text": "{order}"}, 'Send "{order}"'),
-    ("Pay {amount|all of it}", {}, "Pay all of it"),
+    ("Send {text}", {"text": "{order}"}, 'Send "{order}"'), ("Pay {amount|all of it}", {}, "Pay all of it"),
     ("Pay {amount|all of it}", {"amount": 0}, "Pay 0"),
     ("Pay {amount|all of it} to {to|nobody}", {"amount": None, "to": ""}, "Pay all of it to nobody"),
-    ("Send {text|nothing}", {"text": "{order|x}"}, 'Send "{order|x}"'),
-    ("", {"order": "37"}, ""),
+    ("Send {text|nothing}", {"text": "{order|x}"}, 'Send "{order|x}"'), ("", {"order": "37"}, ""),
 ])  # fmt: skip
 def test_a_template_is_filled_from_the_arguments(template: str, args: dict[str, JsonValue], sentence: str) -> None:
     assert describe_call(template, args) == sentence

@@ -53,8 +53,7 @@ def rule(rule_id: str = "a:r", on: str = AFTER, do: str = RuleAction.REQUIRE_HIT
 
 
 @pytest.mark.parametrize(("when", "holds"), [
-    ({}, True),
-    *(({"tool": tool}, True) for tool in ("assemble", ["other", "assemble"])),
+    ({}, True), *(({"tool": tool}, True) for tool in ("assemble", ["other", "assemble"])),
     *(({"tool": tool}, False) for tool in ("assembl", ["other"])),
     *(({"capability": name}, True) for name in ("package.*", "package.assembl?", ["create_*", "package.assemble"])),
     *(({"capability": name}, False) for name in ("package", "PACKAGE.*", ["create_*"])),
@@ -74,8 +73,7 @@ def rule(rule_id: str = "a:r", on: str = AFTER, do: str = RuleAction.REQUIRE_HIT
     ({"result": {"path": "result.rows.0.n", "at_most": 1.5}}, True),
     ({"counter": {"name": "iteration", "at_least": 3}}, True),
     ({"counter": {"name": "iteration", "at_least": 4}}, False),
-    ({"tool": "assemble", "capability": "package.*"}, True),
-    ({"tool": "assemble", "capability": "create_*"}, False),
+    ({"tool": "assemble", "capability": "package.*"}, True), ({"tool": "assemble", "capability": "create_*"}, False),
 ])  # fmt: skip
 def test_a_rule_matches_if_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
     fires = matching_rules([rule(when=when)], AFTER, CALL)
@@ -285,11 +283,9 @@ def test_a_rule_that_aborts_ends_the_turn_whatever_else_is_gated() -> None:
 
 
 @pytest.mark.parametrize(("rules", "goes_on"), [
-    ((SEE,), True),
-    ((SEE, rule("app/s:also", AFTER, when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
+    ((SEE,), True), ((SEE, rule("app/s:also", AFTER, when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
     ((SEE, rule("platform:also", AFTER, when={"tool": "look"})), False),
-    ((SEE.model_copy(update={"skill_id": ""}),), False),
-    ((SEE.model_copy(update={"checkpoint": "read"}),), False),
+    ((SEE.model_copy(update={"skill_id": ""}),), False), ((SEE.model_copy(update={"checkpoint": "read"}),), False),
 ], ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"])  # fmt: skip
 def test_a_checkpoint_is_skipped_if_all_its_rules_allow_it(rules: tuple[Rule, ...], goes_on: bool) -> None:
     checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))

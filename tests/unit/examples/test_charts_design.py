@@ -186,10 +186,8 @@ async def test_rows_without_a_value_are_left_out_and_reported_and_a_missing_name
 
 
 @pytest.mark.parametrize(("specification", "told"), [
-    (wanted("region", "cost", concept="a pie chart"), 1),
-    (wanted("city", "sales", concept="pie"), 1),
-    (wanted("region", "sales", concept="pie"), 0),
-    (wanted("region", "sales", concept="bar or pie"), 0),
+    (wanted("region", "cost", concept="a pie chart"), 1), (wanted("city", "sales", concept="pie"), 1),
+    (wanted("region", "sales", concept="pie"), 0), (wanted("region", "sales", concept="bar or pie"), 0),
     (wanted("region", "sales", concept="wonderful"), 0),
 ])  # fmt: skip
 async def test_a_mark_other_than_the_requested_one_is_reported(specification: dict[str, Any], told: int) -> None:

@@ -71,12 +71,10 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent_whose_tools_find_its_
 
 
 @pytest.mark.parametrize(("text", "calls"), [
-    ("Refund order 1042", [("refund", {"order": "1042"})]),
-    ("refund order 7, please", [("refund", {"order": "7"})]),
+    ("Refund order 1042", [("refund", {"order": "1042"})]), ("refund order 7, please", [("refund", {"order": "7"})]),
     ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
     ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
-    ("Send a goodwill note for order 1042", [("send_note", {"order": "1042", "text": SORRY})]),
-    ("Hello", []),
+    ("Send a goodwill note for order 1042", [("send_note", {"order": "1042", "text": SORRY})]), ("Hello", []),
     ("/echo Refund order 1042", []),
 ])  # fmt: skip
 async def test_a_text_asks_for_calls_that_fit(refunds_app: App, text: str, calls: list[tuple[str, Any]]) -> None:

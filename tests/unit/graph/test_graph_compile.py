@@ -224,9 +224,7 @@ def talking_node(messages: list[Any]) -> Topology:
     ([ASKED], [{"role": "assistant", "content": "So."}], "So."),
     ([ASKED], [{"role": "assistant", "text": "x" * 900}], "x" * 400),
     ([ASKED], [{"role": "assistant", "text": "T"}, {"role": "tool"}], "T"),
-    ([ASKED], [{"role": "tool", "text": "42"}], None),
-    ([ASKED], [], None),
-    ([], [], None),
+    ([ASKED], [{"role": "tool", "text": "42"}], None), ([ASKED], [], None), ([], [], None),
     ([ASKED, LOOKING], [{"role": "tool", "text": "42"}], None),
 ])  # fmt: skip
 async def test_node_end_shows_status_tokens_and_words(before: list[Any], added: list[Any], shown: str | None) -> None:

@@ -298,9 +298,7 @@ def test_information_lines_are_not_shown(line: str) -> None:
 @pytest.mark.parametrize("lines", [
     ["one", "", "  indented", "one", "one"],
     [f"2026-11-21 13:48:20 [warning  ] turn_not_compared turn_id={number}" for number in range(5)],
-    ["WARNING: low on INFO"],
-    ["the INFO desk is closed"],
-    ["Information for you"],
+    ["WARNING: low on INFO"], ["the INFO desk is closed"], ["Information for you"],
     ["2026-11-26 01:47:15 [warning  ] info"],
 ], ids=["plain", "warnings that differ", *("it names information",) * 4])  # fmt: skip
 def test_all_other_lines_are_shown_unchanged(lines: list[str]) -> None:

@@ -62,10 +62,8 @@ def test_an_external_database_serves_every_role_without_its_own_address() -> Non
 
 
 @pytest.mark.parametrize(("before", "environ", "is_lost"), [
-    ({"pg/PG_VERSION": "18"}, {}, True),
-    ({"pg/PG_VERSION": "18", "temporal.db": ""}, {}, True),
-    ({"pg/PG_VERSION": "18", "temporal.db": "SQLite"}, {}, False),
-    ({}, {}, False),
+    ({"pg/PG_VERSION": "18"}, {}, True), ({"pg/PG_VERSION": "18", "temporal.db": ""}, {}, True),
+    ({"pg/PG_VERSION": "18", "temporal.db": "SQLite"}, {}, False), ({}, {}, False),
     ({}, {"DATABASE_URL": "postgresql://db"}, True),
 ])  # fmt: skip
 def test_lost_history_is_found(tmp_path: Path, before: dict[str, str], environ: dict[str, str], is_lost: bool) -> None:
@@ -206,9 +204,7 @@ def test_an_app_without_services_declares_none(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize(("text", "named"), [
-    ("companions: [", "app"),
-    ("\udcff", "UTF-8"),
-    ("companions: 3", "companions"),
+    ("companions: [", "app"), ("\udcff", "UTF-8"), ("companions: 3", "companions"),
     (DECLARED.replace("payments\n", "Pay ments\n", 1), "name"),
     (DECLARED.replace("[python, -m, payments]", "[]"), "command"),
     (DECLARED.replace("PAYMENTS_PORT", "payments port"), "port_env"),

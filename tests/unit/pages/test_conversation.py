@@ -305,13 +305,11 @@ def api_turn(api: SpokenApi) -> dict[str, Any]:
     ]
     approval = {"id": APPROVAL, "status": "pending", "tool": "pay"}
     api.answers |= {
-        f"/v1/turns/{TURN}": ok(turn),
-        f"/v1/turns/{TURN}/segments": ok({"items": story}),
+        f"/v1/turns/{TURN}": ok(turn), f"/v1/turns/{TURN}/segments": ok({"items": story}),
         f"/v1/turns/{TURN}/calls": ok({"items": calls}),
         f"/v1/conversations/{CONVERSATION}/messages": ok({"items": said, "next": None}),
-        "/v1/approvals": ok({"items": [approval]}),
-        "/v1/topologies/loop": ok(manifest),
-    }
+        "/v1/approvals": ok({"items": [approval]}), "/v1/topologies/loop": ok(manifest),
+    }  # fmt: skip
     return turn
 
 

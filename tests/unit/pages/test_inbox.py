@@ -75,10 +75,8 @@ async def test_what_is_long_written_out_must_be_opened_and_the_page_stays_light(
 @pytest.mark.parametrize(("result", "shown"), [
     (json.dumps(REFUND), "Order 1 was refunded."),
     (json.dumps(with_changed_arguments({"order": "1"}, {**REFUND})), "Order 1 was refunded."),
-    (json.dumps({"message": 5}), '{"message": 5}'),
-    ('"done"', '"done"'),
-    ('{"message": "cut o', '{"message": "cut o'),
-    ("", ""),
+    (json.dumps({"message": 5}), '{"message": 5}'), ('"done"', '"done"'),
+    ('{"message": "cut o', '{"message": "cut o'), ("", ""),
 ])  # fmt: skip
 def test_a_call_tells_its_sentence_for_people_or_all_that_it_answered(result: str, shown: str) -> None:
     assert result_message(result) == shown

@@ -65,12 +65,10 @@ def test_a_package_has_the_distances_of_the_assessment(name: str) -> None:
     nearest = assessed["nearest_well"] or {"name": None, "distance_ft": None}
     assert package["exceptions_needed"] == assessed["exceptions_needed"]
     assert package["spacing"] == {
-        "lease_line_ft": assessed["lease_line"]["distance_ft"],
-        "lease_line_minimum_ft": 467,
-        "nearest_well_name": nearest["name"],
-        "nearest_well_ft": nearest["distance_ft"],
+        "lease_line_ft": assessed["lease_line"]["distance_ft"], "lease_line_minimum_ft": 467,
+        "nearest_well_name": nearest["name"], "nearest_well_ft": nearest["distance_ft"],
         "between_wells_minimum_ft": 1200,
-    }
+    }  # fmt: skip
 
 
 def test_the_affected_persons_are_those_of_the_tracts_around() -> None:
@@ -201,10 +199,8 @@ def test_1200_feet_conform_to_the_distance_between_wells(apart_ft: float, confor
 
 
 @pytest.mark.parametrize(("fields", "counts"), [
-    ({}, True),
-    *(({"status": status}, True) for status in ("shut_in", "drilling")),
-    *(({"status": status}, False) for status in ("plugged", "proposed")),
-    ({"horizon": "Placeholder Lime"}, False),
+    ({}, True), *(({"status": status}, True) for status in ("shut_in", "drilling")),
+    *(({"status": status}, False) for status in ("plugged", "proposed")), ({"horizon": "Placeholder Lime"}, False),
     ({"lease_id": "L-02"}, False),
 ])  # fmt: skip
 def test_only_wells_in_the_same_horizon_on_the_same_lease_count(fields: dict[str, Any], counts: bool) -> None:

@@ -277,10 +277,8 @@ def test_every_agent_remembers_turns_and_the_desks_well(agents: dict[str, Publis
 
 
 @pytest.mark.parametrize(("agent_id", "tokens", "dollars", "day"), [
-    ("rule_37", 150_000, 10, DESK_DAY),
-    ("rule_32", 100_000, 8, DESK_DAY),
-    ("compliance_monitor", 200_000, 15, MONITOR_DAY),
-    ("flaring_monitor", 300_000, 20, MONITOR_DAY),
+    ("rule_37", 150_000, 10, DESK_DAY), ("rule_32", 100_000, 8, DESK_DAY),
+    ("compliance_monitor", 200_000, 15, MONITOR_DAY), ("flaring_monitor", 300_000, 20, MONITOR_DAY),
     ("general", 100_000, 5, None),
 ])  # fmt: skip
 def test_each_agent_has_its_budget_per_turn_and_per_day(
@@ -331,12 +329,10 @@ def test_the_persona_is_the_agents_or_else_its_root_skills(agents: dict[str, Pub
     """The persona of a skill that is only selected has no effect."""
     personas = {agent_id: prompts.persona_of(each.definition) for agent_id, each in agents.items()}
     assert {agent_id: (persona.key, persona.source) for agent_id, persona in personas.items()} == {
-        "rule_37": ("spacing_specialist", "agent"),
-        "rule_32": ("flaring_specialist", "agent"),
-        "compliance_monitor": ("monitor", "agent"),
-        "flaring_monitor": ("monitor", "agent"),
+        "rule_37": ("spacing_specialist", "agent"), "rule_32": ("flaring_specialist", "agent"),
+        "compliance_monitor": ("monitor", "agent"), "flaring_monitor": ("monitor", "agent"),
         "general": ("platform_default", "platform_default"),
-    }
+    }  # fmt: skip
     bare = agents["rule_37"].definition.model_copy(update={"persona": "", "persona_key": ""})
     assert (prompts.persona_of(bare).key, prompts.persona_of(bare).source) == ("filing_specialist", "root_skill")
 
