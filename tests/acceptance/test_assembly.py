@@ -29,6 +29,9 @@ IDEAL_MILLISECONDS = 200
 MOST = 1.35 if FULL else 2.4
 """Of the ideal. The suite shares its machine: there it only tells two phases from five calls in a row."""
 STAGE = "context_assembly"
+TURNS = 200
+MOST_MILLISECONDS = 0.5 if FULL else 2.0
+"""The suite shares its caches and its cores."""
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +89,6 @@ def test_a_worker_killed_before_navigator_does_not_run_preflight_again(
     call_ids = [event.call_id for event in events if event.kind == "generation.start"]
     assert call_ids.count("m1") == 1 and call_ids.count("m2") == 1, "the two questions of the preflight"
     assert [event.data["stage"] for event in events if event.kind == "stage"].count("preflight") == 1
-
-
-TURNS = 200
-MOST_MILLISECONDS = 0.5 if FULL else 2.0
-"""The suite shares its caches and its cores."""
 
 
 @dataclass(frozen=True, slots=True)

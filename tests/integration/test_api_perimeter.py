@@ -85,15 +85,13 @@ CHANGES: list[tuple[str, str, str, dict[str, tuple[object, list[object]]]]] = [
     ("PUT", MEMORY, "requester", {"fields": ({"a": 1}, NO_FIELDS), "ttl_seconds": (60, [*NO_COUNT, None])}),
     ("PUT", DRAFT, "requester", {"text": ("You are kind.", [*NO_TEXT, " \n\t", "x" * 50_001])}),
     ("PUT", "/v1/rules", "admin", {"rule": ("x", NO_TEXT), "do": ("abort", [*NO_TEXT, "x" * 41])}),
-    (
-        *("PUT", "/v1/rules/tools", "admin"),
-        {"tool": ("memory_patch", NO_TOOL), "approval": (True, [*ANYTHING[1:], None, 0, 1, "false"])},
-    ),
+    (*("PUT", "/v1/rules/tools", "admin"),
+     {"tool": ("memory_patch", NO_TOOL), "approval": (True, [*ANYTHING[1:], None, 0, 1, "false"])}),
     (*("PUT", "/v1/budgets", "admin"), {"max_tokens": (5, [*NO_COUNT, 2**53 + 1]), "max_cost_usd": (1.0, NO_COST)}),
     ("POST", RAISE, "reviewer", {"max_tokens": (5, NO_COUNT)}),
     ("POST", RAISE, "reviewer", {"max_cost_usd": (5, [*ANYTHING, 0, -1, "1"])}),
     ("POST", PROMOTION, "reviewer", {"to": ("active", [*NO_TEXT, "draft", "archived", "ACTIVE"]), "digest": NO_DIGEST}),
-]
+]  # fmt: skip
 """Each route that sets something, who may ask it, and for each field what would fit and what is wrong."""
 NO_VALUE = (b"1e999", b"-Infinity", b"NaN", b"9" * 4_000, b"[" * 70 + b"]" * 70, b'{"a": {"b": "\\u0000"}}')
 """What no field may hold, in ways that only raw JSON can say."""

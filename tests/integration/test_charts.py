@@ -16,6 +16,10 @@ from perdure.sdk.tables.client_side import ClientTable, ClientTurn, ask, finish_
 from tests.doubles.tcp_link import TcpLink
 from tests.integration.conftest import Api
 
+BUILDER = "chart_builder"
+SECRETS = [f"secret-{number}-{number * 7919 % 997:03d}" for number in range(40)]
+AMOUNTS = [73_519 + number * 13_577 for number in range(40)]
+
 
 def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
     app = load_app(SHIPPED / "charts")
@@ -25,11 +29,6 @@ def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
     assert played.version != publish(app, [])[0].version
     own = replace(app, agents=tuple(agent.model_copy(update={"model": "openai/o3"}) for agent in app.agents))
     assert with_model(own, "openai/gpt-4o", {}) == own
-
-
-BUILDER = "chart_builder"
-SECRETS = [f"secret-{number}-{number * 7919 % 997:03d}" for number in range(40)]
-AMOUNTS = [73_519 + number * 13_577 for number in range(40)]
 
 
 class Recorder(TcpLink):

@@ -29,6 +29,9 @@ OPAQUE: dict[str, Any] = {}
 READ: dict[str, Any] = {"tools": {"press": {"effect": "read"}}}
 Patch = pytest.MonkeyPatch
 soak = functools.partial(pytest.param, marks=pytest.mark.soak)
+BAD_PAGES = [
+    *("deep_schema", "deep_meta", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large")
+]
 
 
 class RawServer:
@@ -190,11 +193,6 @@ async def test_an_unusable_server_is_reported_in_its_own_words(
     if how != "exits":
         with pytest.raises(mcp_session.Unreachable, match=words):
             await press_over_http(tmp_path, how)
-
-
-BAD_PAGES = [
-    *("deep_schema", "deep_meta", "long_integer", "number_as_cursor", "wrong_meta", "nulls", "one_cursor", "large")
-]
 
 
 @pytest.mark.parametrize("how", BAD_PAGES)

@@ -26,6 +26,10 @@ from tests.harness import Harness
 from tests.integration.conftest import Api, Caller, in_transaction
 from tests.integration.test_api_turns import code, refusal
 
+AGENT, TEMPLATE = "voiced", "desk_voice"
+OWN = "You speak with your own voice."
+PERSONA = "SELECT persona FROM turns WHERE id = $1"
+
 
 def fresh() -> str:
     return f"t{new_id().replace('-', '')}"
@@ -195,11 +199,6 @@ async def test_a_text_is_rendered_for_its_user_once_and_an_unknown_variable_refu
         assert refusal(answer) == (422, "template_variable_unknown")
         assert answer.json()["error"]["details"]["unknown"] == [{"line": 2, "name": "user_pasword"}]
         assert await speaks(client, template) is None
-
-
-AGENT, TEMPLATE = "voiced", "desk_voice"
-OWN = "You speak with your own voice."
-PERSONA = "SELECT persona FROM turns WHERE id = $1"
 
 
 async def draft(harness: Harness, text: str, by: str = "requester") -> dict[str, object]:

@@ -35,6 +35,9 @@ MANY = 10**6
 
 
 DOCUMENT = {"scope": "user", "path": "a.md", "type": "user_preference", "title": "A", "content": "word " * 1_000}
+MIB = 2**20
+ROW = b"12345,north,2024-01-01,some words of a row that is like any other\n"
+TABLE = b"number,region,day,words\n" + ROW * ((20 * MIB - 24) // len(ROW))
 
 
 @pytest.fixture
@@ -281,11 +284,6 @@ async def test_the_counters_equal_what_is_stored(harness: Harness, people: dict[
         assert await tx.fetchval(counted, me) == await tx.fetchval(f"{size} user_id = $1", me)
     async with harness.db.transaction("nobody") as tx:  # a tenant's counters are its own
         assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == UsedStorage()
-
-
-MIB = 2**20
-ROW = b"12345,north,2024-01-01,some words of a row that is like any other\n"
-TABLE = b"number,region,day,words\n" + ROW * ((20 * MIB - 24) // len(ROW))
 
 
 @dataclass

@@ -75,10 +75,8 @@ TURNS: dict[str, list[FakeTurn]] = {
         *(turn(Says("", (PAY,)), Says("paid")), turn(Says("a"), Says("b"), metadata=FORCED)),
         *(turn(pipeline.LOOKS, **ASKED), pipeline.skilled(pipeline.SELECTS, **ASKED)),
     ],
-    "tool_loop": [
-        *(made for made, *_ in loop.ALONE.values()),
-        *(loop.turn(loop.LOCKS, Says("locked"), toolsets=loop.WRITES), loop.turn(*CUT)),
-    ],
+    "tool_loop": [*(made for made, *_ in loop.ALONE.values()),
+                  *(loop.turn(loop.LOCKS, Says("locked"), toolsets=loop.WRITES), loop.turn(*CUT))],
     "context_assembly": [
         assembly.turn(assembly.context(), assembly.BOOKS, Says("booked")),
         assembly.turn(assembly.context(catalogue=assembly.broken)),
@@ -94,7 +92,7 @@ TURNS: dict[str, list[FakeTurn]] = {
         clarify.turn(clarify.kind(), clarify.plan(asks=True), clarify.plan(), *[BAD] * 4, clarify.DONE),
         clarify.turn(clarify.kind(), clarify.plan(), clarify.XML, clarify.MARKS, metadata=clarify.CLIENT),
     ],
-}
+}  # fmt: skip
 
 
 async def play_through(made: FakeTurn, of: str) -> Played:

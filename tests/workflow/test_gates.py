@@ -52,6 +52,9 @@ ONE = [
 ]
 BOOK = ("book", {"what": "a chair"})
 SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
+LINES = (Line("asking", [PAY]), Line("well"))
+EXPIRES = timedelta(seconds=3)
+"""The approval policy of the agent `hasty`."""
 
 
 @pytest.mark.parametrize(
@@ -299,11 +302,6 @@ async def test_a_paused_turn_waits_until_its_earliest_check(served: Served, monk
     assert await goes_off_at(served, address, run_id) > looks["t1.1"] - minute, "the other's look is left"
     await served.decide(address, "t1.1")
     await served.until(address, TurnStatus.COMPLETED)
-
-
-LINES = (Line("asking", [PAY]), Line("well"))
-EXPIRES = timedelta(seconds=3)
-"""The approval policy of the agent `hasty`."""
 
 
 def woken_by(history: WorkflowHistory) -> list[str]:

@@ -18,6 +18,9 @@ CALLS = 64
 LOOKS = [("look", {"what": f"\N{PARTY POPPER}{number}"}) for number in range(CALLS)]
 KIB = 1_024
 pytestmark = pytest.mark.usefixtures("without_cache")
+SKILLED = Line("SKILL_SELECT:plan")
+LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True, "why": "x" * 50_000})])
+LIMITS = Limits(max_tokens=10**9, max_cost_microusd=10**9, max_iterations=10_000)
 
 
 def carried_bytes(run: WorkflowHistory) -> int:
@@ -29,11 +32,6 @@ def argument_bytes(runs: list[WorkflowHistory]) -> int:
     """The largest arguments of a model call."""
     scheduled = [event.activity_task_scheduled_event_attributes for run in runs for event in run.events]
     return max(len(each.input.SerializeToString()) for each in scheduled if each.activity_type.name == "model.complete")
-
-
-SKILLED = Line("SKILL_SELECT:plan")
-LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True, "why": "x" * 50_000})])
-LIMITS = Limits(max_tokens=10**9, max_cost_microusd=10**9, max_iterations=10_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ VERSION, LATER = {"jsonrpc": "2.0"}, '"id": 99}'
 """The latter in a result must not be taken for the number."""
 ASKED = {"method": "sampling/createMessage", "params": LONG}
 SIZES = st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 9), st.booleans()), max_size=6)
+PLAIN = b'{"jsonrpc": "2.0", "id": 8, "result": {"a": [1,\n'
+WHOLE = b'{"jsonrpc": "2.0", "id": 9, "result": {}}\n'
+BROKEN = b'{"jsonrpc": "2.0", "id": 9, "result": {"content": pressed}}\n'
 
 
 async def lines_of(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | SkippedLine]:
@@ -80,11 +83,6 @@ async def test_lines_stay_whole_and_in_order_however_their_bytes_arrive(sizes: A
         texts.append(json.dumps(message).encode() + b"\n")
         wanted.append(SkippedLine(number) if len(texts[-1]) > LIMIT_BYTES + 1 else texts[-1])
     assert await lines_of(b"".join(texts), tuple(cuts)) == wanted
-
-
-PLAIN = b'{"jsonrpc": "2.0", "id": 8, "result": {"a": [1,\n'
-WHOLE = b'{"jsonrpc": "2.0", "id": 9, "result": {}}\n'
-BROKEN = b'{"jsonrpc": "2.0", "id": 9, "result": {"content": pressed}}\n'
 
 
 @pytest.mark.parametrize("parts", [

@@ -27,6 +27,9 @@ from tests.unit.apps.tool_contexts import card
 
 CORE = [card(name=name) for name in ("entity_resolve", "context_assemble", "create_entity")]
 GOOD = '{"tools": [{"name": "look", "parameters": {"type": "object"}}]}'
+SIX = tuple(apps.SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
+MINE, OTHER = "mine", "other"
+Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, ...]]
 
 
 @tool(effect="read")
@@ -159,11 +162,6 @@ def test_an_agent_without_skill_folders_keeps_its_stored_form() -> None:
     assert set(stored["definition"]) == set(fields.split())
     assert stored["definition"]["skills"] == skills
     assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})
-
-
-SIX = tuple(apps.SHIPPED / name for name in ("care", "charts", "filings", "ops", "refunds", "skeleton"))
-MINE, OTHER = "mine", "other"
-Asked = tuple[str, str, tuple[str | Path, ...], bool | None, tuple[str | Path, ...]]
 
 
 def in_process(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:

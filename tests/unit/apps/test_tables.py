@@ -32,6 +32,9 @@ LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
 GAPS = read_csv(b"side,n\nN,3\nN,\nS,\nS,NaN\n,4\nW,inf\nW,2.5\n\n")
 WAITS: Any = SimpleNamespace(has_ended=False, waiting_for=SimpleNamespace(kind="client_run", ids=["q"]))
 ASKED: Any = SimpleNamespace(asked={"plan": ""})
+ON = '<on left="side" right="key"/>'
+TURNED = '<on left="key" right="side"/>'
+SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></group>'
 
 
 def planned(steps: str) -> Plan:
@@ -42,11 +45,6 @@ def planned(steps: str) -> Plan:
 
 def rows_after(steps: str, table: pl.DataFrame = TABLE, **others: pl.DataFrame) -> list[dict[str, Any]]:
     return run_plan(planned(steps), {"main": table, **others}, "main").table.to_dicts()
-
-
-ON = '<on left="side" right="key"/>'
-TURNED = '<on left="key" right="side"/>'
-SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></group>'
 
 
 @pytest.mark.parametrize(("steps", "left"), [

@@ -22,10 +22,8 @@ APPROVAL: dict[str, Any] = {
     "args": {"order": "1042", "reason": "\u202eevil\x1b[8m"},
     "schema": {
         "type": "object",
-        "properties": {
-            "order": {"type": "string", "minLength": 1, "description": "Its\nnumber."},
-            "reason": {"type": "string"},
-        },
+        "properties": {"order": {"type": "string", "minLength": 1, "description": "Its\nnumber."},
+                       "reason": {"type": "string"}},
         "required": ["order"],
         "additionalProperties": False,
     },

@@ -27,6 +27,9 @@ PLAN = TurnPlan(agent_id="a", agent_version="v", persona_key="agent", limits=Lim
 V = VerdictState
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = st.sampled_from([*EXEMPTIBLE_TOOLS, "memory_remember", "pay", "refund"]) | st.text(max_size=20)
+A, B, LOOK = "t1.0", "t1.1", "t1.2"
+ROUND = (A, B, LOOK)
+"""Two gated calls and one without a gate."""
 
 
 def calls_to(*tools: str) -> list[CallRef]:
@@ -86,11 +89,6 @@ def test_a_pause_has_the_kind_of_its_pending_requests() -> None:
     for kinds, expected in OF_KINDS:
         waited = [RequestRef(request_id=kind.value, kind=kind, call_id="q1", tool="") for kind in kinds]
         assert gates.pause_kind(waited) is expected
-
-
-A, B, LOOK = "t1.0", "t1.1", "t1.2"
-ROUND = (A, B, LOOK)
-"""Two gated calls and one without a gate."""
 
 
 def request(call_id: str) -> RequestRef:

@@ -33,6 +33,9 @@ TALLIES = st.builds(GuessTally, st.integers(0, 100), st.floats(0, 1e6))
 GOOD = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 WRONG = GOOD.replace("A", "B")
 MARIA = own_names("maria.garcia", "Maria García-Lopez", "acmecorp")
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LATER, EARLIER = NOW + timedelta(days=1), NOW - timedelta(days=1)
+AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
 
 
 @pytest.mark.parametrize("text", ["", "  ", ",", "short", f"{OLD},short", "x" * 31])
@@ -125,11 +128,6 @@ def test_any_claims_of_a_provider_yield_a_valid_user_name(claims: dict[str, obje
 def test_the_display_name_is_shown_if_it_is_safe() -> None:
     shown = [identity.display_name_from({"name": name}) for name in (" Ann  Lee ", "a\u202eb", 7)]
     assert [*shown, identity.display_name_from({})] == ["Ann Lee", "", "", ""]
-
-
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-LATER, EARLIER = NOW + timedelta(days=1), NOW - timedelta(days=1)
-AGO = st.timedeltas(timedelta(seconds=-30), timedelta(days=30))
 
 
 @pytest.mark.parametrize(("expires_at", "used_ago", "ended", "expected"), [

@@ -76,6 +76,9 @@ ids = st.lists(st.sampled_from([f"e{n}" for n in range(6)]), unique=True, max_si
 TEN: list[JsonValue] = [f"e{number}" for number in range(10)]
 BROKEN = [b'a,b\n1,"open\n', b'a,b\n1,"x"y\n', b"a,b\n1,2,3\n", b"a,a\n1,2\n", b"a,\n1,2\n", b"a,b\n"]
 MANY = ",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n"
+ROLES = st.sets(st.sampled_from(["admin", "reviewer"])).map(frozenset)
+WRITERS = st.builds(Writer, st.sampled_from([None, ME]), ROLES, st.booleans())
+PLACES = st.builds(Place, st.just("s"), st.sampled_from(Scope), st.sampled_from([ME, OTHER]), st.booleans())
 
 
 def code(error: CallerError | None) -> str | None:
@@ -97,11 +100,6 @@ def code(error: CallerError | None) -> str | None:
 ])  # fmt: skip
 def test_the_policy_table_allows_or_denies_each_write(writer: Writer, place: Place, kind: str, expected: Any) -> None:
     assert code(documents.write_refusal(writer, place, kind)) == expected
-
-
-ROLES = st.sets(st.sampled_from(["admin", "reviewer"])).map(frozenset)
-WRITERS = st.builds(Writer, st.sampled_from([None, ME]), ROLES, st.booleans())
-PLACES = st.builds(Place, st.just("s"), st.sampled_from(Scope), st.sampled_from([ME, OTHER]), st.booleans())
 
 
 @given(WRITERS, PLACES, st.sampled_from(documents.DOCUMENT_TYPES))

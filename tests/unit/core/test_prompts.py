@@ -39,6 +39,9 @@ ALL = WindowPolicy()
 USER_VALUES = {"user_name": "Ann", "user_role": "clerk"}
 pieces = st.sampled_from([*(f"{{{{{name}}}}}" for name in VARIABLES), "{{", "}}", "{{x}}", "\n", "text", " "])
 BOTH = (Stage.PRE_PRODUCTION, Stage.ACTIVE)
+VALUES: st.SearchStrategy[JsonValue] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
+)
 
 
 def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
@@ -185,11 +188,6 @@ def test_the_wire_form_starts_with_the_base_and_keeps_order(base: str, memory: s
         assert ("tool_call_id" in one) == (message.role is Role.TOOL)
         calls: Any = one.get("tool_calls", [])
         assert [each["function"]["arguments"] for each in calls] == [each["arguments"] for each in message.calls]
-
-
-VALUES: st.SearchStrategy[JsonValue] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
-)
 
 
 @pytest.mark.sized

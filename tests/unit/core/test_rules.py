@@ -46,6 +46,9 @@ RESULT: JsonValue = {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None
 DONE: dict[str, JsonValue] = {"status": "success", "result": RESULT}
 CALL = Subject("assemble", "package.assemble", DONE, {"iteration": 3, "tokens_used": "many"})
 overriding = st.dictionaries(st.sampled_from(["a:1", "a:2"]), st.text())
+LOOK = Rule(id="app:look", on=BEFORE, when={"tool": ["pay"]}, do=RuleAction.REQUIRE_HITL, message="look first")
+STOP = Rule(id="app:stop", on=BEFORE, when={"capability": ["money_*"]}, do=RuleAction.ABORT)
+TASTE = Rule(id="app:taste", on=AFTER, when={"result": {"path": "ok", "equals": True}}, do=RuleAction.REQUIRE_HITL)
 
 
 def rule(rule_id: str = "a:r", on: str = AFTER, do: str = RuleAction.REQUIRE_HITL, **fields: Any) -> Rule:
@@ -313,11 +316,6 @@ def test_rules_that_no_tool_can_trigger_are_not_pinned_but_unreadable_ones_are()
     counting = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,))
     assert [each.id for each in applicable_rules(PLATFORM_RULES, [counting])] == [RULE_FORCE_CLARIFY]
     assert applicable_rules(PLATFORM_RULES, CARDS[:1]) == ()
-
-
-LOOK = Rule(id="app:look", on=BEFORE, when={"tool": ["pay"]}, do=RuleAction.REQUIRE_HITL, message="look first")
-STOP = Rule(id="app:stop", on=BEFORE, when={"capability": ["money_*"]}, do=RuleAction.ABORT)
-TASTE = Rule(id="app:taste", on=AFTER, when={"result": {"path": "ok", "equals": True}}, do=RuleAction.REQUIRE_HITL)
 
 
 def card(name: str = "pay", effect: str = "keyed", *, gated: bool = True, capability: str = "") -> ToolCard:

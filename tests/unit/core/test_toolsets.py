@@ -54,6 +54,12 @@ anything = st.recursive(
     max_leaves=4,
 )
 arguments = st.dictionaries(st.sampled_from(["toolset", "include_write_tools", "other"]), anything)
+MAYBE = st.sampled_from([None, True, False])
+HINTS = st.builds(McpHints, read_only=MAYBE, destructive=MAYBE, idempotent=MAYBE, open_world=MAYBE)
+READ, KEYED, OPAQUE = EffectClass.READ, EffectClass.KEYED, EffectClass.OPAQUE
+VALUES: st.SearchStrategy[JsonValue] = st.sampled_from(
+    ["x", "file", "link", 1, None, [], [1], [True, "x"], {}, {"a": []}]
+)
 
 
 def test_only_reading_tools_are_offered_without_write_access() -> None:
@@ -90,11 +96,6 @@ def test_memory_tools_are_recognized_by_capability_and_not_by_name() -> None:
         assert is_memory_tool(CARDS[0].model_copy(update={"capability": capability}))
     assert not any(map(is_memory_tool, CARDS)), "a server may call a toolset of its own `memory`"
     assert all(map(is_memory_tool, (tool.card for tool in MEMORY_BY_NAME.values())))
-
-
-MAYBE = st.sampled_from([None, True, False])
-HINTS = st.builds(McpHints, read_only=MAYBE, destructive=MAYBE, idempotent=MAYBE, open_world=MAYBE)
-READ, KEYED, OPAQUE = EffectClass.READ, EffectClass.KEYED, EffectClass.OPAQUE
 
 
 def server(**fields: object) -> McpServer:
@@ -282,11 +283,6 @@ def test_a_model_learns_the_properties_of_all_alternatives() -> None:
     assert sent["properties"] == {"kind": {"anyOf": [FILE, LINK]}, "path": TEXT, "url": TEXT}
     assert "required" not in sent
     assert sendable_schema(SCHEMAS["allOf"])["required"] == ["path", "k"]
-
-
-VALUES: st.SearchStrategy[JsonValue] = st.sampled_from(
-    ["x", "file", "link", 1, None, [], [1], [True, "x"], {}, {"a": []}]
-)
 
 
 @given(st.dictionaries(st.sampled_from(["id", "key", "kind", "path", "url", "k", "a", "b", "at"]), VALUES))

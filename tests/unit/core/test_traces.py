@@ -17,6 +17,12 @@ from tests.topologies.test_decision_hub import ANSWER, BEGIN, FAILURE
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
 CANARY = "canary-4711"
 BESIDE = st.lists(st.sampled_from(("user", "raw", "final", "model", "last", "my", "data")), max_size=2)
+KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
+PLACED = {"node": st.sampled_from("abc"), "tool": st.just("look"), "model": st.just("m")}
+CALLS = st.sampled_from((None, "m1", "t1.0"))
+HUB, PIPELINE = (edges_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
+EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
+FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 
 
 def at(seconds: float, kind: str, call_id: str | None = None, **data: JsonValue) -> traces.TurnLogEvent:
@@ -99,11 +105,6 @@ def test_a_requests_trace_id_is_kept_if_it_is_valid() -> None:
     for unfit in ("trace-7", "0" * 32, given_id.upper(), ""):
         assert record(given_trace_id=unfit).trace_id == own
     assert traces.spans_of(record(given_trace_id="trace-7"))[0].attributes["perdure.trace_id"] == "trace-7"
-
-
-KINDS = ("node_start", "node_end", "generation.start", "generation.complete", "tool.executing", "tool.error", "budget")
-PLACED = {"node": st.sampled_from("abc"), "tool": st.just("look"), "model": st.just("m")}
-CALLS = st.sampled_from((None, "m1", "t1.0"))
 
 
 @given(st.lists(st.builds(at, st.integers(0, 9), st.sampled_from(KINDS), CALLS, **PLACED)))
@@ -195,11 +196,6 @@ def _deep(levels: int) -> JsonValue:
     for _ in range(levels):
         value = {"in": value}
     return value
-
-
-HUB, PIPELINE = (edges_of(one) for name in ("decision_hub", "skill_pipeline") for one in TOPOLOGIES if one.name == name)
-EDGES = frozenset({("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")})
-FORKED = traces.TopologyEdges(edges=EDGES, entries=frozenset({"a"}), terminal=frozenset({"d"}), parallel=True)
 
 
 @pytest.mark.parametrize(("ways", "nodes", "expected"), [

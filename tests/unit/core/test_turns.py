@@ -44,10 +44,8 @@ rounds = st.builds(lambda step, calls: (step, calls), st.integers(0, 3), st.inte
     (OnBusy.STEER,
         {AFTER_STOP: QUEUE, replace(AFTER_STOP, queued=2): FULL, AdmissionLoad(True, 0, 5, stopping=True): MANY}),
     (OnBusy.REPLACE, {AdmissionLoad(False, 0, 0): START, AdmissionLoad(False, 0, 5): MANY}),
-    (
-        OnBusy.REPLACE,
-        {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)},
-    ),  # no longer a queue
+    (OnBusy.REPLACE,
+     {AdmissionLoad(True, n, n + 1, gives_way=1): Admission.REPLACE for n in (0, 2)}),  # no longer a queue
     (OnBusy.REPLACE,
         {AdmissionLoad(True, 0, 5, gives_way=1): Admission.REPLACE, AdmissionLoad(True, 0, 6, gives_way=1): MANY}),
     (OnBusy.REPLACE, {AdmissionLoad(True, 1, 6, stopping=True, gives_way=2): Admission.REPLACE}),

@@ -27,6 +27,9 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "cost", "kind": "quantitative", "distinct": 40, "least": -5.0, "most": 50.0},
     {"name": "city", "kind": "nominal", "distinct": 200},
 ]
+HOLES = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
+GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
+"""Two that no solver comes to an end of."""
 
 
 def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -> dict[str, Any]:
@@ -48,11 +51,6 @@ async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any
 
 def children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
-
-
-HOLES = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
-GROUNDS = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
-"""Two that no solver comes to an end of."""
 
 
 @pytest.mark.parametrize(("specification", "mark", "places"), [
@@ -141,11 +139,9 @@ async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_reques
     design = {
         "title": "<img src=http://127.0.0.1:1/x>",
         "mark": "bar",
-        "encodings": {
-            "x": {"column": evil, "kind": "nominal", "scale": "band", "binned": False},
-            "y": {"column": "", "kind": "quantitative", "scale": "", "binned": False},
-        },
-    }
+        "encodings": {"x": {"column": evil, "kind": "nominal", "scale": "band", "binned": False},
+                      "y": {"column": "", "kind": "quantitative", "scale": "", "binned": False}},
+    }  # fmt: skip
     drawn = await _drawing.draw(_vega.vega_lite(design, [{evil: "a & <b>"}, {evil: "c"}], ("#112233",)))
     assert drawn.png[:8] == b"\x89PNG\r\n\x1a\n"
     assert "<script>" not in drawn.svg and "<img" not in drawn.svg and "a &amp; &lt;b&gt;" in drawn.svg

@@ -22,6 +22,9 @@ from perdure.graph.state import (
 )
 
 SCHEMA = StateSchema((Field("notes", [], ADDITIVE), Field("facts", {"known": []}, DEEP_MERGE), Field("count", 0)))
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+keys = st.sampled_from(["a", "b", "$delete", "$replace"])
+values = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=12)
 
 
 def test_a_topology_may_give_the_kernels_fields_reducers_and_defaults() -> None:
@@ -78,11 +81,6 @@ def test_delete_resets_a_whole_field_to_its_default() -> None:
     schema = StateSchema((Field("notes", ["first"], ADDITIVE), Field("facts", {"a": 1}, DEEP_MERGE)))
     after = schema.apply(schema.initial(notes=["x"], facts={"b": 2}), {"notes": DELETE, "facts": DELETE})
     assert (after["notes"], after["facts"]) == (["first"], {"a": 1})
-
-
-plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-keys = st.sampled_from(["a", "b", "$delete", "$replace"])
-values = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=12)
 
 
 def merged(reducer: Reducer, old: Any, new: Any) -> Any:

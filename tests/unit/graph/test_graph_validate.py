@@ -18,6 +18,10 @@ from perdure.graph.validate import validate
 from tests.topologies.stand_ins import StandIn
 from tests.unit.graph.sketches import always, left_or_right, sketch, ways
 
+CHAIN, FORKED, OPTIONAL = "a>b b>.", "a>b+c b+c>d d>.", "b+c>>d d>."
+NESTED = sketch("x", "x>.", name="inner", statuses={})
+PAUSING = sketch("x", "x>.", name="inner", statuses={}, pauses="x", entries={FRESH: "x", "approval": "x"})
+
 
 @dataclass(frozen=True)
 class SyncNode:
@@ -52,11 +56,6 @@ def sync_wanted(state: State) -> bool:
 
 def switch(source: str, left: Any, right: Any, router: Any = left_or_right, **more: Any) -> Switch:
     return Switch(source, router, {"left": left, "right": right}, **more)
-
-
-CHAIN, FORKED, OPTIONAL = "a>b b>.", "a>b+c b+c>d d>.", "b+c>>d d>."
-NESTED = sketch("x", "x>.", name="inner", statuses={})
-PAUSING = sketch("x", "x>.", name="inner", statuses={}, pauses="x", entries={FRESH: "x", "approval": "x"})
 
 
 def one(**more: Any) -> Topology:
@@ -144,20 +143,18 @@ SOUND: dict[str, Topology] = {
     "a switch to END": sketch("a b", switch("a", "b", END), "b>."),
     "a loop with a limit": sketch("a b", switch("a", "b", END), "b>a", limit="b"),
     "a loop limited by steps": replace(
-        sketch("a", switch("a", "a", END)), nodes=(NodeSpec("a", StandIn("a"), limit="max_steps"),)
-    ),
+        sketch("a", switch("a", "a", END)), nodes=(NodeSpec("a", StandIn("a"), limit="max_steps"),)),
     "a fork and a plain join": sketch("a b c d", FORKED),
     "a fork inside a switch": sketch("a b c d", switch("a", END, ways("a>b+c")[0]), "b+c>d d>."),
     "an optional branch and a deferred join": sketch("a b c d", Fork("a", ("b",), {"c": always}), OPTIONAL),
     "a deferred join that a direct edge reaches too": sketch("x a b c d", switch("x", "a", "d"), "a>b+c", OPTIONAL),
     "a branch with two ways to its deferred join": sketch(
-        "a b c d e f", "a>b+c", switch("b", "d", "e"), "d+e+c>>f f>."
-    ),
+        "a b c d e f", "a>b+c", switch("b", "d", "e"), "d+e+c>>f f>."),
     "a loop inside a branch": sketch("a b c d e", "a>b+c", switch("b", "b", "e"), "e+c>d d>.", limit="b"),
     "a fork inside a loop": sketch("a b c d", "a>b+c b+c>d", switch("d", "a", END), limit="d"),
     "a nested topology": holding(NESTED),
     "a pause with its entry": sketch("a b", CHAIN, pauses="b", entries={FRESH: "a", "approval": "b"}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("topology", SOUND.values(), ids=SOUND)

@@ -248,10 +248,8 @@ def written_by(code: str) -> list[str]:
 
 @pytest.mark.parametrize(("code", "left"), [
     ("import logging\ntry: 1 / 0\nexcept Exception: logging.getLogger().warning('Failed', exc_info=1)", [FAILED]),
-    (
-        "import logging as it\nit.basicConfig(level=20)\ntry: 1 / 0\nexcept Exception: it.info('Failed', exc_info=1)",
-        [f"INFO:root:{FAILED}"],
-    ),
+    ("import logging as it\nit.basicConfig(level=20)\ntry: 1 / 0\nexcept Exception: it.info('Failed', exc_info=1)",
+     [f"INFO:root:{FAILED}"]),
     ("print('starting')\ntry: 1 / 0\nexcept Exception as error: raise OSError('second')", SECOND),
     ("print('starting')\ntry: 1 / 0\nexcept Exception as error: raise OSError('second') from error", SECOND),
 ], ids=["logged", "as information", "a chain", "a cause"])  # fmt: skip

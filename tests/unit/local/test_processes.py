@@ -107,10 +107,8 @@ STARTS: dict[str, tuple[list[Record], str]] = {
     "another process": ([(5, 3.0, 0), (10, 1.0, 0), (19, 1.0, 0)], ""),
     "always at work": ([(at, float(at), at) for at in range(1, 40)], ""),
     "at work for ever": (
-        [(at, float(at), at) for at in range(1, 41)],
-        "was still not ready after 40 s, 4 times PERDURE_START_SECONDS",
-    ),
-}
+        [(at, float(at), at) for at in range(1, 41)], "was still not ready after 40 s, 4 times PERDURE_START_SECONDS"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("records", "failure"), STARTS.values(), ids=STARTS)

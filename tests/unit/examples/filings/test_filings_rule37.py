@@ -22,6 +22,9 @@ ALWAYS = ["well_record", "operator", "lease"]
 FOR_AN_EXCEPTION = ["plat", "certification", "fee_receipt", "affected_persons", "good_cause_narrative"]
 KINDS = ("waste", "confiscation", "geology", "engineering", "surface", "economics", "safety")
 WORDS = st.text("abcdefg ", min_size=1, max_size=30).filter(lambda text: text.strip() != "")
+FEET = st.integers(min_value=-20_000, max_value=20_000)
+PLACES = st.tuples(FEET, FEET)
+SQUARE = [[0, 0], [5280, 0], [5280, 5280], [0, 5280]]
 
 
 def assemble(name: str, **args: Any) -> dict[str, Any]:
@@ -146,11 +149,6 @@ def test_every_fact_is_used_exactly_once(told: list[tuple[str, str]]) -> None:
     for each in facts:
         assert found["narrative"].count(f"({each['fact_id']}; s)") == 1
         assert each["statement"].strip() in found["narrative"]
-
-
-FEET = st.integers(min_value=-20_000, max_value=20_000)
-PLACES = st.tuples(FEET, FEET)
-SQUARE = [[0, 0], [5280, 0], [5280, 5280], [0, 5280]]
 
 
 def lease(corners: Sequence[Sequence[float]]) -> dict[str, Any]:

@@ -36,6 +36,9 @@ REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run.
 DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
 DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
 MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
+RULE_37_TOOLS = {"spacing_assessment", "offset_well_analysis", "rule37_filing_assembly", "good_cause_narrative"}
+RULE_32_TOOLS = {"flaring_volume_calc", "gas_analysis", "rule32_filing_assembly", "emissions_estimate"}
+CORE = {"entity_resolve", "context_assemble"}
 
 
 @cache
@@ -289,11 +292,6 @@ def test_each_agent_has_its_budget_per_turn_and_per_day(
     assert (limits.max_tokens, limits.max_cost_microusd) == (tokens, dollars * 1_000_000)
     assert limits.max_iterations == 20 and definition.day_limits == day
     assert (definition.topology, definition.model) == ("skill_pipeline", "scripted")
-
-
-RULE_37_TOOLS = {"spacing_assessment", "offset_well_analysis", "rule37_filing_assembly", "good_cause_narrative"}
-RULE_32_TOOLS = {"flaring_volume_calc", "gas_analysis", "rule32_filing_assembly", "emissions_estimate"}
-CORE = {"entity_resolve", "context_assemble"}
 
 
 @pytest.mark.parametrize(("agent_id", "skill", "own", "brought"), [
