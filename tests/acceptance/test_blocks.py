@@ -19,8 +19,6 @@ async def block(turns: Turns, turn_id: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("agent", "text", "said"), [
     ("rule_37", "Assess spacing for Mitchell Ranch 1H", SPACING),
-    ("rule_32", "Analyze the gas of Cottonwood", "1,076.9 BTU/scf"),
-    ("flaring_monitor", "Report flaring for Mitchell Ranch", "22,744 mcf flared"),
     ("maker", "Measure 2 by 3 inch", "It has 3870.96 square millimetres."),
     ("maker", "Measure 2 by 3 ell", "It has no area: ValueError: no unit ell"),
 ])  # fmt: skip

@@ -24,7 +24,6 @@ APPROVAL_TO_CALL_SECONDS = 0.15
 HEALTHY_SECONDS = 30.0
 """The bar is 6 s on a warm machine; five times that is allowed where others keep it busy."""
 
-
 Waits = list[tuple[float, float]]
 """The seconds from sending each approval, and from storing it, to the start of its call."""
 P95_SECONDS = 0.2

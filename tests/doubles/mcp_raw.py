@@ -94,7 +94,6 @@ _PAGES: dict[str, dict[str, Any]] = {
 """Fields of its list of tools, by HOW."""
 GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
-
 _RESULTS: dict[str, Any] = {
     "result_is_text": "pressed", "result_is_list": ["pressed"], "content_is_number": {"content": 42},
     "nulls": GOOD | {"isError": None, "structuredContent": None, "_meta": None},
@@ -118,7 +117,6 @@ _LINES = {
         "TEXT", json.dumps(GOOD["content"][0], indent=2)),
     "half_then_dies": '{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "te',
 }  # fmt: skip
-
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _NOTICE = b'data: {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "%s"}}'

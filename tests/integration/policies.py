@@ -25,7 +25,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "orphaned": {"fallback_reviewer": "requester", "fallback_after_seconds": 60}, "plain": {},
 }  # fmt: skip
 
-
 _ROOM = Caps(turns_a_user=10_000)
 
 

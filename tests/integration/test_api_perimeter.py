@@ -240,12 +240,10 @@ def refused_requests() -> list[Bad]:
 
 TABLE = [*spoiled_bodies(), *metadata(), *limits(), *queries(), *paths(), *refused_requests()]
 
-
 EVIL = "rebound.evil.example:8080"
 PROXIED = "perdure.example.org"
 PAGES = ("/", "/review", "/sign-in", "/status", "/docs", "/chat", "/assets/pages.js", "/nothing")
 SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store", "cross-origin-resource-policy": "same-origin"}
-
 
 LIMITED = {"RATE_LIMITING_ENABLED": "1", "RATE_LIMIT_PER_MINUTE": "5"}
 

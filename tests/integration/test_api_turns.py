@@ -118,22 +118,6 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
     assert (await requester.get(f"/v1/turns/{old['left_over']}")).json()["answer"] == "by the way"
 
 
-async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(requester: Caller) -> None:
-    conversation_id = await conversation(requester)
-    paused = await paused_turn(requester, conversation_id)
-    first = (await started(requester, conversation_id, "/echo first", on_busy="queue")).json()
-    second = (await started(requester, conversation_id, "/echo second", on_busy="queue")).json()
-    assert (first["status"], second["status"]) == ("queued", "queued")
-    stopped = await requester.post(f"/v1/turns/{first['turn_id']}/stop")
-    assert (stopped.status_code, stopped.json()["status"]) == (202, "stopped")
-    shown = (await requester.get(f"/v1/conversations/{conversation_id}")).json()
-    assert shown["active_turn_id"] == paused["turn_id"], "stopping a queued turn starts nothing"
-    assert (await requester.get(f"/v1/turns/{second['turn_id']}")).json()["status"] == "queued"
-    await requester.post(f"/v1/turns/{paused['turn_id']}/stop")
-    await requester.get(f"/v1/turns/{second['turn_id']}/events")
-    assert (await requester.get(f"/v1/turns/{second['turn_id']}")).json()["answer"] == "second"
-
-
 async def test_a_stop_is_idempotent_and_ends_the_turn(requester: Caller) -> None:
     conversation_id = await conversation(requester)
     turn_id = (await started(requester, conversation_id, "/echo " + "word " * 1_000)).json()["turn_id"]

@@ -54,13 +54,6 @@ async def test_of_many_simultaneous_starts_in_a_conversation_one_is_admitted(har
     assert await harness.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 1
 
 
-@pytest.mark.parametrize("way", OnBusy)
-async def test_each_on_busy_mode_starts_immediately_in_a_free_conversation(harness: Harness, way: OnBusy) -> None:
-    _, turn = await harness.start(Line("hi"), on_busy=way, caps=MANY)
-    assert turn.status is TurnStatus.ACCEPTED and turn.note is not None and turn.note.kind is Wake.START
-    assert turn.message_id and not turn.joined and turn.gives_way is None
-
-
 async def test_a_queue_holds_twenty_turns_and_runs_them_in_order(harness: Harness) -> None:
     conversation_id = await harness.conversation()
     given: dict[str, Any] = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}

@@ -33,7 +33,6 @@ from tests.integration.test_api_turns import conversation as begun
 KIB = 1024
 MANY = 10**6
 
-
 DOCUMENT = {"scope": "user", "path": "a.md", "type": "user_preference", "title": "A", "content": "word " * 1_000}
 MIB = 2**20
 ROW = b"12345,north,2024-01-01,some words of a row that is like any other\n"

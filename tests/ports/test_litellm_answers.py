@@ -18,7 +18,6 @@ from tests.doubles.providers.server import ProviderDouble
 
 pytestmark = UNWARNED
 
-
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/gpt-4o-mini"
 HALF = Call(name="pay", arguments='{"amount": 1')
 ROUTES = ("openai/m", "mistral/m", "deepseek/m", "hosted_vllm/m", "openrouter/a/m", "groq/m", "together_ai/m", "xai/m")

@@ -195,13 +195,6 @@ def ours(found: Mapping[str, Path]) -> dict[str, Path]:
     return {name: file for name, file in here.items() if not any(map(file.is_relative_to, by_path))}
 
 
-def test_no_file_is_loaded_twice() -> None:
-    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    found = ours({name: Path(file) for name, file in files.items() if file})
-    assert len(found) > 10
-    assert not doubles(found), "import perdure.<name>, never through a link"
-
-
 def test_no_process_loads_a_file_twice() -> None:
     modules = dict.fromkeys(module for program in PROGRAMS.values() for module in program)
     found = ours(loaded(("worker", *modules), ROOT))

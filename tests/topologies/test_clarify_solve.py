@@ -224,7 +224,6 @@ PLANTED: dict[str, tuple[tuple[Says, ...], str, str, Outcome, str]] = {
                               "failed") for stage in ("solve", "draw")},
 }  # fmt: skip
 
-
 NOTHING: tuple[Any, ...] = ({}, None)
 MISSHAPEN = [
     *(("draw", output, "draw_failed") for output in (*NOTHING, ["f3"])),

@@ -77,7 +77,6 @@ ONE_BY_ONE = {
     "refused both": ([("t1.1", V.REJECTED), ("t1.0", V.WITHDRAWN)], [[], []], "planned planned"),
 }
 
-
 REMIT: Call = ("remit", {"day": "2026-02-30"})
 REMITTING: dict[str, Any] = {
     "cards": {**CARDS, "remit": PlanCard(name="remit", effect=EffectClass.OPAQUE, needs_approval=True, checks=True)},

@@ -24,7 +24,6 @@ from tests.served_turns import Served
 FAIL = OnLength.FAIL
 LOOK: tuple[str, dict[str, Any]] = ("look", {})
 
-
 OWN, OTHER, TWO, APART, KEYLESS = "openai/own", "openai/other", "two_models", "apart_models", "keyless_models"
 DOWN = UpstreamUnavailable("model_unavailable", "The model's provider is away.", retry_after_seconds=0.05)
 UNKNOWN = "The provider does not know this model."

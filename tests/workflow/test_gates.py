@@ -43,7 +43,6 @@ A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 TOO_MUCH, IN_MAY = ("too much, " * 300 + "see", "ask again in May, " * 200 + "please")
 """Told whole, however long; in a workflow they ride by their starts."""
 
-
 ONE = [
     (A, {}, "done", 1, "tool", '"done":"/pay"'),
     (E, {"args": {"amount": 1}}, "done", 1, "tool", '"amount":1'),

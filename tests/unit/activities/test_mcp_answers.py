@@ -176,7 +176,6 @@ def test_any_answer_becomes_a_result_that_json_can_carry(texts: list[str], struc
 
 CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
 
-
 SECRET = "zebra/+1"
 SERVER = McpServer(name="s", command=("x",), env={"A": "Bearer {secret:key}", "B": "{secret:missing}"})
 

@@ -83,19 +83,22 @@ def test_a_starting_stack_is_reported_as_such(perdure: Perdure, home: Path) -> N
     assert ended.code == 1 and str(os.getpid()) in ended.err
 
 
-@pytest.mark.parametrize("first", [ROOT / "bin", Path("/usr/bin"), Path(sys.executable).parent])
-def test_a_printed_command_works_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path) -> None:
+@pytest.mark.parametrize(("first", "at_home"), [
+    (ROOT / "bin", False), (Path("/usr/bin"), False), (Path(sys.executable).parent, True),
+])  # fmt: skip
+def test_a_printed_command_works_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Path, at_home: bool
+) -> None:
     """`make` and a virtual environment put the interpreter's own folder on PATH, where the next terminal has none."""
     for name in ("PERDURE_HOME", "PERDURE_URL"):
         monkeypatch.delenv(name, raising=False)
     path = "/usr/bin:/bin"
     monkeypatch.setenv("PATH", f"{first}:{path}")
-    for folder in (tmp_path, ROOT):
-        monkeypatch.chdir(folder)
-        shown = command("turns", "--help")
-        env = {"PATH": f"{first}:{path}" if first == ROOT / "bin" else path}
-        told = subprocess.run(["/bin/sh", "-c", shown], env=env, capture_output=True, text=True)
-        assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
+    monkeypatch.chdir(ROOT if at_home else tmp_path)
+    shown = command("turns", "--help")
+    env = {"PATH": f"{first}:{path}" if first == ROOT / "bin" else path}
+    told = subprocess.run(["/bin/sh", "-c", shown], env=env, capture_output=True, text=True)
+    assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
 
 
 def test_a_command_of_an_installed_package_names_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

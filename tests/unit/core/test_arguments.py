@@ -65,6 +65,7 @@ def test_no_text_and_null_are_no_answer() -> None:
 def test_a_syntax_error_is_repaired_once_and_reported(text: str) -> None:
     parsed = parse_arguments(text, ORDER)
     assert (parsed.fault, parsed.repaired, parsed.args["order"]) == (None, True, "12")
+    assert read_object(text, ORDER).args == parsed.args
 
 
 UNREADABLE = ["hello", "{", "{}{", '"', "nul", '{"order": "12"}{"order": "13"}']
@@ -87,6 +88,7 @@ UNFIT = ["{}", '{"order": "12", "note": 1}', '{"order": 12}', '{"order": "twelve
 def test_anything_but_one_object_that_fits_the_schema_is_a_fault(text: str, schema: dict[str, Any]) -> None:
     parsed = parse_arguments(text, schema)
     assert parsed.fault is not None and parsed.args == {} and not parsed.repaired
+    assert read_object(text, schema).fault is not None and read_object(text, schema).args == {}
 
 
 @pytest.mark.parametrize("text", [*AROUND, "{'order': '12', 'note': {'text': 'it is {x}'}}"])

@@ -19,7 +19,6 @@ from perdure.core.agents.models import (
     with_stage,
     with_thinking,
 )
-from perdure.core.calls.arguments import read_object
 from perdure.core.calls.endings import Ending, FinishReason, continuation_note, ending_of, length_rule, output_limit
 from perdure.core.calls.retries import gives_up, is_permanent
 
@@ -77,20 +76,6 @@ def test_the_agents_own_parameters_override_its_reasoning_settings() -> None:
 def test_a_round_begins_after_the_users_message_that_follows_no_result(roles: str, start: int) -> None:
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     assert round_start([names[each] for each in roles]) == start
-
-
-KIND = {"type": "string", "enum": ["a", "b"]}
-FIELDS = {"kind": KIND, "sure": {"default": True}}
-SCHEMA: dict[str, Any] = {"type": "object", "properties": FIELDS, "required": ["kind"]}
-SCHEMA["additionalProperties"] = False
-
-
-def test_structured_output_is_parsed_after_one_repair_at_most() -> None:
-    for text in ('{"kind": "a"}', '```json\n{"kind": "a"}\n```', '{"kind": "a",}', "{'kind': 'a'}"):
-        assert read_object(text, SCHEMA).args == {"kind": "a"}
-    for text in ("", "a", "[]", '{"kind": "c"}', '{"kind": "a", "more": 1}', '{"kind": "a"', "{}"):
-        read = read_object(text, SCHEMA)
-        assert read.fault is not None and read.args == {}
 
 
 def test_only_permanent_errors_are_not_retried() -> None:

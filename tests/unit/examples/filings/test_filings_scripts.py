@@ -254,11 +254,6 @@ def agents(filings_app: App) -> dict[str, PublishedAgent]:
     return {each.definition.id: each for each in publish(filings_app, [tool.card for tool in CORE_BY_NAME.values()])}
 
 
-def test_the_folder_has_no_mistake_and_nothing_to_warn_of(filings_app: App) -> None:
-    assert filings_app.problems == () and filings_app.name == "filings"
-    assert sorted(filings_app.skills) == ["rrc_practice", "rrc_rule32", "rrc_rule37"]
-
-
 def test_the_keyless_model_is_the_fallback_of_one_with_a_key(agents: dict[str, PublishedAgent]) -> None:
     """With the scripted model it is not called, and its library is not loaded."""
     second = {agent_id: agent.definition.fallback_model for agent_id, agent in agents.items()}
