@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -198,6 +198,8 @@ async def test_a_call_of_an_agent_no_longer_published_waits_for_it(harness: Harn
     """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
     address, request = await harness.request_approval()
     await harness.decide(request.request_id)
+    a_day_ago = "UPDATE approvals SET requested_at = requested_at - interval '1 day', fallback_at = now() + interval"
+    await harness.write(f"{a_day_ago} '1 hour' WHERE id = $1", request.request_id)
     call = await harness.tool_call(address, "t1.0")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {})
@@ -210,6 +212,9 @@ async def test_a_call_of_an_agent_no_longer_published_waits_for_it(harness: Harn
         finally:
             await publish_app(harness.owner_url)
     assert (outcome.state, outcome.problem, paid(harness, address)) == (CallState.PLANNED, None, 0)
+    row = await harness.approval_row(address)
+    until_fallback = row["fallback_at"] - (row["expires_at"] - timedelta(seconds=row["expires_seconds"]))
+    assert timedelta(minutes=59) < until_fallback < timedelta(minutes=61), "from its new beginning"
     await harness.decide(request.request_id)
     assert (await harness.run_tool(address, attempt=3)).state is CallState.DONE
 

@@ -383,7 +383,9 @@ async def test_an_approved_call_waits_for_its_hold_and_then_signals(policies: Po
 @asynccontextmanager
 async def changed(policies: Policies, what: str) -> AsyncIterator[None]:
     harness = next(agent for _, agent in app_agents()[0] if agent.definition.id == "desk")
-    newer = next(card for card in harness.cards if card.name == "pay").model_copy(update={"version": digest_of("new")})
+    newer = next(card for card in harness.cards if card.name == "pay").model_copy(
+        update={"version": digest_of("new"), "risk": "high"}
+    )
     await (policies.republish({"plain": {"quorum": 2}}) if what == "policy" else policies.republish({}, newer))
     try:
         yield
@@ -395,10 +397,13 @@ async def reviewer_choices(policies: Policies, request: RequestRef) -> tuple[Any
     """The API's answer to bob: why it is outdated and his possible decisions; alike alone and in the list."""
     one = await approval_view(policies, request, policies.who("bob"))
     async with policies.harness.db.transaction("local") as tx:
-        many, outdated = [
-            (await views.list_approvals(tx, Filters(status, agent="plain"), 200, None, policies.who("bob")))[0]
-            for status in (None, "outdated")
+        lists: list[dict[str, Any]] = [{}, {"status": "outdated"}]
+        lists += [{"status": "outdated", "expiring_within_seconds": 10**9}]
+        many, outdated, expiring = [
+            (await views.list_approvals(tx, Filters(**each, agent="plain"), 200, None, policies.who("bob")))[0]
+            for each in lists
         ]
+    assert outdated == expiring, "with a decision, too"
     assert [each["id"] for each in many if each["outdated"]] == [each["id"] for each in outdated]
     same = next(each for each in many if each["id"] == request.request_id)
     assert [same[name] for name in ("outdated", "allowed_decisions")] == [one["outdated"], one["allowed_decisions"]]

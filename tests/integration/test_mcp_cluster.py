@@ -268,7 +268,6 @@ async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(
         outcome = await mcp_app.run(address, "dupe", attempt=26)
     finally:
         (folder / "drifted").unlink()
-        await session.close()
     assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
     assert (await harness.approval_row(address))["status"] == "pending"
     assert "y" not in (folder / "deleted").read_text().split()

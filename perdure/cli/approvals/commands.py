@@ -32,6 +32,7 @@ from perdure.cli.terminal import (
 )
 from perdure.client import ApiError, Client
 from perdure.contracts.activities import ApprovalStatus
+from perdure.contracts.approvals import RequestKind
 from perdure.core.text import truncate
 from perdure.schemas.approvals import Ageing, Approval, Fallback, ItemAnswer, subject
 
@@ -147,7 +148,7 @@ def reissue(
             confirm(f"Reissue {len(ids)} requests?", yes=yes, as_json=as_json)
         elif not as_json:
             say("No outdated requests.")
-        print_results([_reissue_each(client, approval_id) for approval_id in ids], as_json)
+        print_results((_reissue_each(client, approval_id) for approval_id in ids), as_json)
 
 
 def _outdated_ids(client: Client) -> list[str]:
@@ -157,7 +158,7 @@ def _outdated_ids(client: Client) -> list[str]:
     cursor: str | None = None
     while True:
         page = client.approvals.list(status=ApprovalStatus.OUTDATED.value, brief=True, limit=_PAGE_ITEMS, cursor=cursor)
-        ids += [approval.id for approval in page.items]
+        ids += [each.id for each in page.items if each.kind == RequestKind.APPROVAL]  # no checkpoint can be reissued
         cursor = page.next
         if cursor is None:
             return ids

@@ -4,7 +4,7 @@ Every decision names the digest of the call, which this command has shown in ful
 the API rejects the decision. On a terminal a decision asks for confirmation (perdure/cli/terminal.py).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -396,16 +396,18 @@ def _batch_item(approval: Approval, decision: BatchDecision, comment: str, reaso
     return item
 
 
-def print_results(results: list[ItemAnswer], as_json: bool) -> None:
-    """Shows the result of each item. Exits with the code that all failures share, or with 1 if their codes differ."""
-    if as_json:
-        say_json({"items": [result.model_dump(mode="json") for result in results]})
-    else:
-        for result in results:
+def print_results(results: Iterable[ItemAnswer], as_json: bool) -> None:
+    """Shows the result of each item as soon as there is one; as JSON, all together. Exits with the code that all
+    failures share, or with 1 if their codes differ."""
+    items, codes = [], set()
+    for result in results:
+        items.append(result.model_dump(mode="json"))
+        if not as_json:
             say(f"{result.id}  {result.status or _error_text(result.error or {})}")
-    codes = {
-        exit_code_of(str(result.error.get("code")), result.error.get("status")) for result in results if result.error
-    }
+        if result.error:
+            codes.add(exit_code_of(str(result.error.get("code")), result.error.get("status")))
+    if as_json:
+        say_json({"items": items})
     if codes:
         raise typer.Exit(codes.pop() if len(codes) == 1 else OTHER)
 

@@ -35,7 +35,8 @@ _UNDECIDED = """
 _REOPEN = f"""
 UPDATE approvals SET {_UNDECIDED}, revision = $2,
   expires_at = clock_timestamp() + make_interval(secs => expires_seconds),
-  fallback_at = clock_timestamp() + (fallback_at - requested_at)
+  fallback_at = clock_timestamp() + CASE WHEN escalated_at IS NULL  -- an escalation moves expires_at
+    THEN fallback_at - (expires_at - make_interval(secs => expires_seconds)) ELSE fallback_at - requested_at END
 WHERE id = $1 AND status IN ('approved', 'edited', 'reserved') RETURNING expires_at
 """
 _RELEASE = """
@@ -68,12 +69,13 @@ async def outdated_tools(tx: Connection) -> dict[str, str]:
     return {str(row["id"]): row["tool"] for row in rows if str(row["id"]) in outdated}
 
 
-def policy_difference(row: asyncpg.Record, policy: ApprovalPolicy) -> dict[str, JsonValue]:
-    """Returns what a newer policy changes of a request, for reviewers: each field with its values before and after. The
-    role and the reviewers of an escalated request are not its policy's, and are left out."""
-    if row["policy_digest"] in ("", policy.digest):
+def policy_difference(row: asyncpg.Record, policy: ApprovalPolicy, risk: str) -> dict[str, JsonValue]:
+    """Returns what a newer policy, or the tool's newer `risk`, changes of a request, for reviewers: each field with its
+    values before and after. The role and the reviewers of an escalated request are not its policy's, and are left
+    out."""
+    if row["policy_digest"] in ("", policy.digest) and row["risk"] == risk:
         return {}
-    current = policy_columns(policy, row["risk"], RequestKind(row["kind"]))
+    current = policy_columns(policy, risk, RequestKind(row["kind"]))
     names = _POLICY if row["escalated_at"] is None else _POLICY[2:]
     values: dict[str, tuple[Any, Any]] = {name: (row[name], current[name]) for name in names}
     return {name: {"before": before, "after": after} for name, (before, after) in values.items() if before != after}
@@ -148,7 +150,7 @@ async def reissue_outdated(
     stored = await _store_reissued(tx, row, card, agent.definition.approvals)
     _require_check(review, card, (stored["revision"] or stored)["args"], checked_digest)
     changes = version_difference(await card_of_version(tx, row), card)
-    changes |= policy_difference(row, agent.definition.approvals)
+    changes |= policy_difference(row, agent.definition.approvals, card.risk)
     await _record_reissue(tx, review, card, why or "", stored, changes)
     return review, await put(tx, review.address.tenant_id, Wake.REQUEST, review.address.turn_id, approval_id)
 

@@ -141,7 +141,8 @@ def _page(
     """Returns the SQL of one page plus one row, and its parameters. `outdated` has the ids of the outdated requests if
     only these are listed."""
     where = WhereBuilder()
-    if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
+    is_for_decision = filters.decidable_by is not None or filters.expiring_within_seconds is not None
+    if filters.status == "pending" or (is_for_decision and outdated is None):
         where.add_condition(OPEN)
     if filters.status == "expired":
         where.add_condition(_EXPIRED)
@@ -199,7 +200,7 @@ async def _version_changes(tx: Connection, row: asyncpg.Record, *, is_outdated: 
         after = agent.card(row["tool"]) if agent is not None else None
         if agent is None or after is None:
             return {}
-        return version_difference(before, after) | policy_difference(row, agent.definition.approvals)
+        return version_difference(before, after) | policy_difference(row, agent.definition.approvals, after.risk)
     entries = (entry for entry in reversed(row["history"] or []) if entry["what"] == "approval.reissued")
     reissued = next(entries, None)
     return reissued["data"].get("changes") if reissued is not None else None

@@ -44,6 +44,7 @@ from perdure.sdk.context import ToolContext
 from perdure.sdk.outcomes import Meaning, ToolRefused, ToolResult, ToolUnavailable, meaning_of_status, result_of
 
 if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker without MCP calls can save
+    from perdure.activities.toolbox.mcp.listing import OfferedTool
     from perdure.activities.toolbox.mcp.session import Connection, McpSession, SecretOf
     from perdure.activities.toolbox.mcp.wire import Note, Wire
 
@@ -90,12 +91,7 @@ class McpTool:
 
         from perdure.activities.toolbox.mcp.session import error_of, output_of, schema_mismatch
 
-        connection = await self._connection(context)
-        offered = connection.offer.tools.get(self.card.name)
-        if offered is None:
-            raise ServerToolChanged(f"the server {self.session.server.name} no longer has this tool")
-        if not offered.card.is_version(self.card.version):
-            raise ServerToolChanged("the tool has changed since the call was made; make a new call")
+        connection, offered = await self._offered(context)
         arguments: dict[str, Any] = dict(args)
         meta: dict[str, Any] = {}
         if self.card.effect is EffectClass.KEYED and offered.treatment.key_argument:
@@ -124,6 +120,27 @@ class McpTool:
         if self.card.effect is EffectClass.READ:
             raise ToolRefused(message)
         return result_of({"status": "answer_misfit", "message": message, "answer": output})
+
+    async def _offered(self, context: ToolContext) -> "tuple[Connection, OfferedTool]":
+        """Returns the connection, and the server's tool in the version of the card. A list from before this call is
+        read once more if it does not have it.
+
+        Raises: ServerToolChanged, and as `_connection`.
+        """
+        began, connection = asyncio.get_running_loop().time(), await self._connection(context)
+        if not self._is_in(connection) and connection.listed_at < began:
+            connection.suspect = True
+            connection = await self._connection(context)
+        offered = connection.offer.tools.get(self.card.name)
+        if offered is None:
+            raise ServerToolChanged(f"the server {self.session.server.name} no longer has this tool")
+        if not self._is_in(connection):
+            raise ServerToolChanged("the tool has changed since the call was made; make a new call")
+        return connection, offered
+
+    def _is_in(self, connection: "Connection") -> bool:
+        offered = connection.offer.tools.get(self.card.name)
+        return offered is not None and offered.card.is_version(self.card.version)
 
     async def _connection(self, context: ToolContext) -> "Connection":
         """Opens the connection within a share of the call's time limit.
