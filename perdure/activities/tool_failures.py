@@ -15,11 +15,11 @@ from perdure.activities.providers.masking import mask_secrets, without_secrets
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
-from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, frames_of, known, unwrapped
+from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, errors_in, failure_text, frames_of, known, unwrapped
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest
-from perdure.sdk.outcomes import READ_METHODS, ToolRefused, ToolUnavailable, is_deadline
+from perdure.sdk.outcomes import READ_METHODS, CallTimeout
 from perdure.sdk.tools import Tool
 
 _log = structlog.get_logger(__name__)
@@ -28,7 +28,8 @@ _log = structlog.get_logger(__name__)
 def is_time_limit(error: BaseException, limit: asyncio.Timeout) -> bool:
     """Returns whether the engine's time limit ended a call, not one of the tool's own. `context.send` may notice it
     first."""
-    return isinstance(error, TimeoutError) and (limit.expired() or is_deadline(error))
+    kind = TimeoutError if limit.expired() else CallTimeout
+    return all(isinstance(each, kind) for each in errors_in(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,12 @@ class FailureReport:
         )
         return text
 
-    def own_message(self, error: ToolRefused | ToolUnavailable) -> str:
-        """Returns what the tool's author wrote for the model, without the tool's secrets, which the target may echo."""
-        return without_secrets(error.message, self.secrets)
+    def own_message(self, error: Exception) -> str:
+        """Returns the text of an error for the model, without the tool's secrets, which the target may echo."""
+        try:
+            return without_secrets(str(getattr(error, "message", error)), self.secrets)
+        except Exception:  # an author's class can raise anything
+            return type(error).__name__
 
     def without_message(self, error: BaseException) -> str:
         """Returns the line for people who can see less than the call's turn: class and place only."""
@@ -79,7 +83,10 @@ class FailureReport:
 
     def known(self, error: BaseException, sent: SentRequest, *, timed_out: bool = False) -> dict[str, JsonValue]:
         """Returns what the error says about the effect of its call. `timed_out` is true at the call's time limit."""
-        code = KnownEnd.TIMED_OUT if timed_out else self._known_end(error, sent)
+        try:
+            code = KnownEnd.TIMED_OUT if timed_out else self._known_end(error, sent)
+        except Exception:  # such as httpx's error without a request, which raises when it is asked for it
+            code = self._raised_end(sent)
         has_words = code in (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ)
         return known(code, str(sent), self._words(error) if has_words else "")
 
@@ -93,6 +100,9 @@ class FailureReport:
             return KnownEnd.ANSWERED_ERROR
         if isinstance(error, httpx.TransportError) and sent.method and sent.status is None:
             return KnownEnd.NO_ANSWER
+        return self._raised_end(sent)
+
+    def _raised_end(self, sent: SentRequest) -> KnownEnd:
         return KnownEnd.RAISED_AFTER_SEND if sent.method or not self.uses_context else KnownEnd.RAISED_BEFORE_SEND
 
     def _words(self, error: BaseException) -> str:

@@ -114,9 +114,8 @@ def is_unsent(error: Exception) -> bool:
     return isinstance(error, _NEVER_SENT + _INVALID_TARGETS) or (isinstance(error, DeadlineMissed) and not error.sent)
 
 
-def is_deadline(error: TimeoutError) -> bool:
-    """Returns whether `context.send` raised the error at the deadline of its call."""
-    return isinstance(error.__cause__, _TIMEOUTS)
+class CallTimeout(TimeoutError):
+    """`context.send` had no answer at the deadline of its call."""
 
 
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
@@ -148,7 +147,7 @@ def raise_withheld(effect: EffectClass, error: AnswerWithheld) -> None:
 def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
     """Raises the meaning of a failed request. Returns if the caller must raise `error` itself.
 
-    Raises: ToolRefused, ToolUnavailable, or TimeoutError at the deadline.
+    Raises: ToolRefused, ToolUnavailable, or CallTimeout at the deadline.
     """
     meaning = meaning_of_failure(effect, error)
     if meaning is Meaning.REFUSED:
@@ -156,7 +155,7 @@ def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
     if meaning is Meaning.UNAVAILABLE:
         raise ToolUnavailable(f"{host} is unreachable ({type(error).__name__})") from error
     if isinstance(error, _TIMEOUTS):
-        raise TimeoutError(f"{host} did not respond in time") from error
+        raise CallTimeout(f"{host} did not respond in time") from error
 
 
 def _wait_seconds(response: httpx.Response) -> float | None:

@@ -31,6 +31,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import TOOL_ERRORS
 from perdure.egress import Transport
+from perdure.sdk.outcomes import CallTimeout
 from perdure.sdk.parameters import Parameters
 from perdure.sdk.tools import ToolContext
 from perdure.store.calls import effects, tool_calls
@@ -256,6 +257,18 @@ async def _rejected(context: ToolContext, method: str = "POST", **given: Any) ->
     raise httpx.HTTPStatusError("desk.test answered 500: out of paper", request=answer.request, response=answer)
 
 
+async def _unasked(context: ToolContext, **given: Any) -> None:
+    raise httpx.HTTPStatusError("a value", request=None, response=httpx.Response(500))  # type: ignore[arg-type]
+
+
+async def _own_limit(context: ToolContext, **given: Any) -> None:
+    raise TimeoutError("a value") from httpx.ReadTimeout("of a client of the tool's own")
+
+
+async def _parts_wait(context: ToolContext, **given: Any) -> None:
+    raise ExceptionGroup("parts", [CallTimeout("a value"), CallTimeout("another")])  # as context.send does
+
+
 async def _looked(context: ToolContext, **given: Any) -> None:
     await _rejected(context, "GET")
 
@@ -326,6 +339,9 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
         (_ends, "raised_before_send", "GeneratorExit at test_ledger_effects.py:"),
         (_impatient, "raised_after_send", "TimeoutError at test_ledger_effects.py:"),
         (_twice, "raised_after_send", ""),
+        (_unasked, "raised_before_send", "HTTPStatusError: a value at "),
+        (_own_limit, "raised_before_send", "TimeoutError: a value at "),
+        (_parts_wait, "timed_out", "CallTimeout: a value at "),
         (_mean, "raised_before_send", "_Mean at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
         (_odd, "raised_after_send", "TypeError: "),
