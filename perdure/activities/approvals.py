@@ -132,10 +132,8 @@ class PreviewActivities:
         try:
             async with limit:
                 preview = await tool.preview.make(approval.args, context)
-        except (ToolRefused, ToolUnavailable) as error:
+        except (ToolRefused, ToolUnavailable, AnswerWithheld, EgressRefused) as error:
             return {"fault": tool.report.own_message(error)}
-        except (AnswerWithheld, EgressRefused) as error:
-            return {"fault": str(error)}
         except (Exception, asyncio.CancelledError) as error:  # an author's code can raise anything
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise

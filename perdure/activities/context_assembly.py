@@ -224,7 +224,7 @@ def _classify(error: BaseException, limit_seconds: float | None, report: Failure
     if isinstance(error, ToolRefused):
         return AttemptFailed(AttemptFault.REFUSED, report.own_message(error))
     if isinstance(error, AnswerWithheld | EgressRefused):
-        return AttemptFailed(AttemptFault.REFUSED, str(error))
+        return AttemptFailed(AttemptFault.REFUSED, report.own_message(error))
     if isinstance(error, TimeoutError):
         own = "a time limit of the tool's own passed"
         return AttemptFailed(AttemptFault.TIMEOUT, f"no output within {limit_seconds:g} s" if limit_seconds else own)

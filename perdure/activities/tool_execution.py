@@ -447,7 +447,7 @@ def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext, *, tim
         message = _limit_message(claimed)
     elif isinstance(error, EgressRefused):
         # raised by a tool that does not use `context.send`, so it may have sent something before
-        message, permanent = str(error), True
+        message, permanent = claimed.report.own_message(error), True
     elif isinstance(error, ServerLost):
         message, failure = str(error), ""  # the server's error has no place in the app
     else:
@@ -500,7 +500,7 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     except (ToolRefused, ToolUnavailable) as error:
         raise LocalToolFailed(claimed.report.own_message(error), _check_failure(claimed, error)) from None
     except (AnswerWithheld, EgressRefused) as error:
-        raise LocalToolFailed(str(error)) from None
+        raise LocalToolFailed(claimed.report.own_message(error)) from None
     except PerdureError:
         raise
     except Exception as error:
