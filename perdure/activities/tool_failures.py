@@ -85,7 +85,7 @@ class FailureReport:
         """Returns what the error says about the effect of its call. `timed_out` is true at the call's time limit."""
         try:
             code = KnownEnd.TIMED_OUT if timed_out else self._known_end(error, sent)
-        except Exception:  # such as httpx's error without a request, which raises when it is asked for it
+        except Exception:  # httpx raises one if its error has no request
             code = self._raised_end(sent)
         has_words = code in (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ)
         return known(code, str(sent), self._words(error) if has_words else "")
