@@ -11,11 +11,12 @@ import structlog
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.providers.masking import mask_secrets, without_secrets
+from perdure.activities.providers.masking import mask_secrets
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
 from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, errors_in, failure_text, frames_of, known, unwrapped
+from perdure.core.secrets import without_secrets
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest

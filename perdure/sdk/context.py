@@ -247,7 +247,8 @@ class ToolContext:
         )
         own = OneRequest(method.upper(), _host(url))
         try:
-            return answer_or_raise(effect, await self._exchange(request, effect, own, seconds_left), refusals)
+            response = await self._exchange(request, effect, own, seconds_left)
+            return answer_or_raise(effect, response, refusals, self.secrets.values())
         except (ToolRefused, ToolUnavailable) as error:
             self.sent.raised.append(error)
             own.did_nothing = True

@@ -54,11 +54,13 @@ from pydantic_core import to_jsonable_python
 
 from perdure.contracts.calls import EffectClass
 from perdure.core.calls.retries import retry_after_seconds
+from perdure.core.secrets import without_secrets
 from perdure.core.text import clean
 from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 
 _MAX_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
+_READ_REASON_CHARACTERS = 20_000
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout, DeadlineMissed)
 _INVALID_TARGETS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
@@ -118,8 +120,10 @@ class CallTimeout(TimeoutError):
     """`context.send` had no answer at the deadline of its call."""
 
 
-def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
-    """Returns `response` if it is a success.
+def answer_or_raise(
+    effect: EffectClass, response: httpx.Response, refusals: Collection[int], secrets: Collection[str] = ()
+) -> httpx.Response:
+    """Returns `response` if it is a success. Otherwise the error has the target's message without these secrets.
 
     Raises: ToolRefused, ToolUnavailable or httpx.HTTPStatusError, by the table above.
     """
@@ -129,7 +133,7 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
         meaning = Meaning.REFUSED
     if meaning is Meaning.ANSWER:
         return response
-    message = f"{response.url.host} answered {response.status_code}{_reason_text(response)}"
+    message = f"{response.url.host} answered {response.status_code}{_reason_text(response, secrets)}"
     if meaning is Meaning.REFUSED:
         raise ToolRefused(message)
     if meaning is Meaning.UNAVAILABLE:
@@ -164,8 +168,9 @@ def _wait_seconds(response: httpx.Response) -> float | None:
     return None if wait is None else min(wait, _MAX_WAIT_SECONDS)
 
 
-def _reason_text(response: httpx.Response) -> str:
-    """Returns the target's message, from the usual places of a JSON error, else its text."""
+def _reason_text(response: httpx.Response, secrets: Collection[str]) -> str:
+    """Returns the target's message, from the usual places of a JSON error, else its text. Secrets are hidden before the
+    text is cut and its white space joined, which could leave a part of one."""
     try:
         body = response.json()
     except ValueError:
@@ -173,7 +178,8 @@ def _reason_text(response: httpx.Response) -> str:
     for name in ("error", "message", "detail"):
         if isinstance(body, dict) and isinstance(body.get(name), str | dict):
             body = body[name]
-    text = " ".join((body if isinstance(body, str) else response.text).split())
+    text = (body if isinstance(body, str) else response.text)[:_READ_REASON_CHARACTERS]
+    text = " ".join(without_secrets(text, secrets).split())
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
 
 

@@ -1,22 +1,18 @@
 """Masks a provider's sentence: what explains the refusal stays, what may be content or a secret becomes `…`."""
 
 import re
-from base64 import b64encode
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.core.text import clean
+from perdure.core.secrets import MASK, without_secrets
 
 MAX_SENTENCE_CHARACTERS: Final = 300
 """Maximum length of a masked sentence."""
-MASK: Final = "…"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/\[\]-]{0,63}")
 """A name of a parameter, a tool or a model."""
 CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """A provider's code."""
-MIN_SECRET_CHARACTERS: Final = 4
-"""A shorter secret is not sought. It would be in too many words."""
 
 _VENDOR_WORD = re.compile(
     r"""
@@ -106,9 +102,6 @@ _QUOTES = {"'": "'", '"': '"', "`": "`", "“": "”", "‘": "’", "«": "»",
 _AROUND = "".join({*_QUOTES, *_QUOTES.values(), *".,;:()[]"})
 """The characters around a name in a sentence."""
 _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
-_BACKSLASHES_OR_ONE = re.compile(r"\\+|.", re.DOTALL)
-_SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-_BASE64_FORMS = {"+": "(?:[+-]|%2B)", "/": r"(?:\\?/|_|%2F)"}
 _MAX_READ_CHARACTERS = 5_000
 """The rest of a text is not read. The time grows faster than its length."""
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
@@ -165,54 +158,6 @@ def mask_secrets(text: str, secrets: Collection[str]) -> str:
     for pattern in (_URL_WITH_MORE, _KEY):
         text = pattern.sub(MASK, text)
     return text
-
-
-def without_secrets(text: str, secrets: Collection[str]) -> str:
-    """Returns `text` without these values, also percent-encoded, in base64, and escaped as in JSON or Python.
-
-    Space around a value does not count. Values of fewer than MIN_SECRET_CHARACTERS stay.
-    """
-    values = {clean(secret).strip() for secret in secrets}
-    for value in sorted(filter(_is_sought, values), key=len, reverse=True):
-        text = text.replace(value, MASK)
-        if not value.isascii() or not value.isalnum():
-            text = re.sub("".join(map(_any_form, _BACKSLASHES_OR_ONE.findall(value))), MASK, text)
-        text = _base64_of(value).sub(MASK, text)
-    return text
-
-
-def _is_sought(value: str) -> bool:
-    return len(value) >= MIN_SECRET_CHARACTERS
-
-
-def _any_form(character: str) -> str:
-    """Returns a pattern for a character, or several backslashes, and its encoded forms. Each of them is bounded."""
-    if character.isascii() and character.isalnum():
-        return character
-    if character[0] == "\\":
-        return rf"(?>(?i:%5c)|\\{{1,8}}u005c|\\){{{len(character)},{8 * len(character)}}}"
-    octets, units = character.encode(), re.findall("....", character.encode("utf-16-be").hex())
-    forms = [
-        "(?i:" + "".join(f"%{octet:02x}" for octet in octets) + ")",
-        "(?i:" + "".join(rf"\\{{1,8}}u{unit}" for unit in units) + ")",
-        "(?i:" + "".join(rf"\\{{1,8}}x{octet:02x}" for octet in octets) + ")",
-        rf"(?i:\\{{1,8}}(?:x{ord(character):02x}|U{ord(character):08x}))",
-        rf"\\{{1,8}}{_SHORT_ESCAPES.get(character, re.escape(character))}",
-        re.escape(character),
-    ]
-    if character == " ":
-        forms.append(r"\+")
-    return f"(?>{'|'.join(forms)})"
-
-
-def _base64_of(value: str) -> re.Pattern[str]:
-    """Returns a pattern for the value in base64 of either alphabet, also as a part of a longer text."""
-    octets, cores = value.encode(), []
-    for before in range(3):
-        encoded = b64encode(bytes(before) + octets).decode()
-        core = encoded[(before * 8 + 5) // 6 : (before + len(octets)) * 8 // 6]
-        cores.append("".join(_BASE64_FORMS.get(each, each) for each in core))
-    return re.compile(rf"[A-Za-z0-9+/_-]?(?:{'|'.join(cores)})[A-Za-z0-9+/_-]?={{0,2}}")
 
 
 def _without_named_values(text: str) -> str:

@@ -255,3 +255,13 @@ async def test_a_tool_can_set_its_own_size_limit(most: int | None, fits: bool) -
             else:
                 with pytest.raises(outcomes.ToolRefused, match="answer_too_large"):
                     await asked
+
+
+@pytest.mark.parametrize("secret", [f"zebra{'x' * 60}", "zebra\nzebra\nzebra"])
+@pytest.mark.parametrize("before", [0, 270])
+async def test_a_secret_that_the_target_echoes_is_hidden_before_its_words_are_cut(secret: str, before: int) -> None:
+    echo = httpx.MockTransport(lambda request: httpx.Response(400, text=f"{'a' * before} {secret} b"))
+    async with httpx.AsyncClient(transport=echo) as client:
+        with pytest.raises(outcomes.ToolRefused) as refused:
+            await context(http=client, secrets={"key": secret}).send("POST", "http://desk.test/")
+    assert "zebra" not in refused.value.message and "…" in refused.value.message

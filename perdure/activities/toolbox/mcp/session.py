@@ -37,7 +37,6 @@ from mcp_types import (
 )
 from pydantic import JsonValue
 
-from perdure.activities.providers.masking import without_secrets
 from perdure.activities.toolbox.mcp.answers import CALL_RESULT, checked_streams, is_deeper
 from perdure.activities.toolbox.mcp.faults import reason_of
 from perdure.activities.toolbox.mcp.listing import Offer, list_tools, offer_of
@@ -47,6 +46,7 @@ from perdure.contracts.mcp import SECRET_PATTERN, McpServer
 from perdure.contracts.values import canonical_json
 from perdure.core.egress import Outbound, named_by_url
 from perdure.core.json_schema import answer_fault
+from perdure.core.secrets import without_secrets
 from perdure.core.text import clean
 from perdure.sdk.outcomes import result_of
 

@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
-from perdure.activities.providers.masking import without_secrets
 from perdure.activities.toolbox.mcp.wire import CLOSED_MESSAGES
 from perdure.contracts.agents import AgentDefinition, ToolCard
 from perdure.contracts.calls import EffectClass, KnownEnd
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpServer, server_of
 from perdure.core.egress import NamedHost, Outbound
+from perdure.core.secrets import without_secrets
 from perdure.sdk.context import ToolContext
 from perdure.sdk.outcomes import Meaning, ToolRefused, ToolResult, ToolUnavailable, meaning_of_status, result_of
 
