@@ -16,7 +16,7 @@ from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
 from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, errors_in, failure_text, frames_of, known, unwrapped
-from perdure.core.secrets import without_secrets
+from perdure.core.calls.secrets import without_secrets
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest

@@ -54,7 +54,7 @@ from pydantic_core import to_jsonable_python
 
 from perdure.contracts.calls import EffectClass
 from perdure.core.calls.retries import retry_after_seconds
-from perdure.core.secrets import without_secrets
+from perdure.core.calls.secrets import without_secrets
 from perdure.core.text import clean
 from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.core.secrets import MASK, without_secrets
+from perdure.core.calls.secrets import MASK, without_secrets
 
 MAX_SENTENCE_CHARACTERS: Final = 300
 """Maximum length of a masked sentence."""

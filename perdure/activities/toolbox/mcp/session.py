@@ -44,9 +44,9 @@ from perdure.activities.toolbox.mcp.transports import Child, http_streams, stdio
 from perdure.activities.toolbox.mcp.wire import ATTEMPT_FIELD, Note, Wire
 from perdure.contracts.mcp import SECRET_PATTERN, McpServer
 from perdure.contracts.values import canonical_json
+from perdure.core.calls.secrets import without_secrets
 from perdure.core.egress import Outbound, named_by_url
 from perdure.core.json_schema import answer_fault
-from perdure.core.secrets import without_secrets
 from perdure.core.text import clean
 from perdure.sdk.outcomes import result_of
 

@@ -38,8 +38,8 @@ from perdure.activities.toolbox.mcp.wire import CLOSED_MESSAGES
 from perdure.contracts.agents import AgentDefinition, ToolCard
 from perdure.contracts.calls import EffectClass, KnownEnd
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpServer, server_of
+from perdure.core.calls.secrets import without_secrets
 from perdure.core.egress import NamedHost, Outbound
-from perdure.core.secrets import without_secrets
 from perdure.sdk.context import ToolContext
 from perdure.sdk.outcomes import Meaning, ToolRefused, ToolResult, ToolUnavailable, meaning_of_status, result_of
 
@@ -122,8 +122,8 @@ class McpTool:
         return result_of({"status": "answer_misfit", "message": message, "answer": output})
 
     async def _offered(self, context: ToolContext) -> "tuple[Connection, OfferedTool]":
-        """Returns the connection, and the server's tool in the version of the card. A list from before this call is
-        read once more if it does not have it.
+        """Returns the connection, and the server's tool in the version of the card. An older list without it
+        is read again.
 
         Raises: ServerToolChanged, and as `_connection`.
         """

@@ -21,7 +21,7 @@ from perdure.activities.providers.masking import (
 )
 from perdure.activities.providers.thinking import MAX_SIGNED_CHARACTERS, SignedThinking, ThinkingReader
 from perdure.activities.providers.wire import LineEnds, StreamAdapter, WholeAnswer, as_stream
-from perdure.core.secrets import MASK, MIN_SECRET_CHARACTERS, without_secrets
+from perdure.core.calls.secrets import MASK, MIN_SECRET_CHARACTERS, without_secrets
 
 TEXT = "a\u2028b\u2029\u0085é\u2027\u20ac\u0086 \U0001f600"
 RAW = json.dumps({"a": TEXT}, ensure_ascii=False).encode()
