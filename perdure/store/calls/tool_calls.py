@@ -202,7 +202,7 @@ async def reserve(
 ) -> int:
     """Makes `attempt` the owner of the call and returns its epoch. An approval of the call is reserved with it.
     `card` is the card of the tool that runs; its version is recorded. `event` is not written again for a call that was
-    given back.
+    released without an attempt.
 
     The attempt can send until `deadline`. What it has sent can act for the tool's timeout after that (`quiet_at`).
     """
