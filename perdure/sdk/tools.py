@@ -124,10 +124,11 @@ class ToolPreview:
 
 @contextmanager
 def _loop_kept() -> Iterator[None]:
-    """Raises a RuntimeError in place of what would end the worker's loop, but not its process, such as SystemExit."""
+    """Raises a RuntimeError in place of what would end the worker's loop, or pass its message on to Temporal, such as
+    SystemExit or KeyboardInterrupt."""
     try:
         yield
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+    except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
         raise replaced(error) from error

@@ -288,6 +288,10 @@ async def _ends(context: ToolContext, **given: Any) -> None:
     raise GeneratorExit
 
 
+async def _interrupts(context: ToolContext, **given: Any) -> None:
+    raise KeyboardInterrupt("a value")
+
+
 async def _impatient(context: ToolContext, **given: Any) -> None:
     async with asyncio.timeout(0.2):
         await context.send("POST", "http://desk.test/post", json={"call": context.turn_id, "mode": "wait"})
@@ -337,6 +341,7 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
         (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
         (_plain, "raised_before_send", "SystemExit: a value at test_ledger_effects.py:"),
         (_ends, "raised_before_send", "GeneratorExit at test_ledger_effects.py:"),
+        (_interrupts, "raised_before_send", "KeyboardInterrupt: a value at test_ledger_effects.py:"),
         (_impatient, "raised_after_send", "TimeoutError at test_ledger_effects.py:"),
         (_twice, "raised_after_send", ""),
         (_unasked, "raised_before_send", "HTTPStatusError: a value at "),
