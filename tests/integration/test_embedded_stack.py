@@ -48,6 +48,8 @@ PROGRAMS = {
             port = take(ports, name)
             for each, number in ((name, port), ("api", config.port)):
                 if each in lost and not lost[each].getsockname()[1]:
+                    # a port that a closed connection has had (TIME_WAIT) is free for the stack too
+                    lost[each].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     lost[each].bind(("127.0.0.1", number))
                     lost[each].listen()
             return port
