@@ -82,6 +82,11 @@ class App:
     unread: tuple[str, ...] = ()
     """The names of agents whose files exist but that were not loaded, for their own mistakes or for others'."""
 
+    @property
+    def servers_without_lock(self) -> dict[str, McpServer]:
+        """The MCP servers whose tools are known only after a contact, by name."""
+        return {name: server for name, server in self.servers.items() if name not in self.locks}
+
     def outbound(self, operators: Outbound, value_of: Callable[[str], str | None]) -> Outbound:
         """Returns the settings for requests of its tools.
 

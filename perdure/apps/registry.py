@@ -112,14 +112,9 @@ def unsent_tool_warnings(app: App) -> list[AppProblem]:
 
 def published_from_locks(app: App) -> list[PublishedAgent]:
     """Returns the agents of `app` as they would be published, with the tools of its MCP servers from their locks. No
-    server is contacted, so the tools of one without a lock are left out (`servers_without_lock`)."""
+    server is contacted, so the tools of one without a lock are left out (`App.servers_without_lock`)."""
     server_cards = {name: offer_of(app.servers[name], lock.tools).cards for name, lock in app.locks.items()}
     return publish(app, [tool.card for tool in ENGINE_TOOLS.values()], server_cards)
-
-
-def servers_without_lock(app: App) -> dict[str, McpServer]:
-    """Returns the MCP servers of `app` whose tools are known only after a contact, by name."""
-    return {name: server for name, server in app.servers.items() if name not in app.locks}
 
 
 async def contact_servers(

@@ -69,7 +69,7 @@ def check(
     """
     apps, problems, unchecked = _load_checked(folder)
     outdated = _outdated_by(apps, as_name) if has_server() else None
-    not_compared = sorted(name for app in apps for name in app.servers if name not in app.locks)
+    not_compared = sorted(name for app in apps for name in app.servers_without_lock)
     if as_json:
         say_json(_check_json(apps, problems, unchecked) | {"outdated": outdated, "not_compared": not_compared})
     else:
@@ -93,10 +93,10 @@ def check(
 def _outdated_by(apps: Sequence[App], as_name: str | None) -> Counter[str]:
     """Returns how many open approvals these apps make outdated, by tool, by the rule of `perdure up`. The tools of MCP
     servers without a lock are left out."""
-    from perdure.apps.registry import published_from_locks, servers_without_lock  # as in `_load_checked`
+    from perdure.apps.registry import published_from_locks  # as in `_load_checked`
 
     published = {agent.definition.id: agent for app in apps for agent in published_from_locks(app)}
-    unknown = {agent.id: servers_without_lock(app) for app in apps for agent in app.agents}
+    unknown = {agent.id: app.servers_without_lock for app in apps for agent in app.agents}
     outdated: Counter[str] = Counter()
     with connect(Role.REVIEWER, as_name) as client:
         for status in ("pending", "approved", "edited"):

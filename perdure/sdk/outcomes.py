@@ -61,6 +61,7 @@ from perdure.egress import AnswerWithheld, DeadlineMissed, EgressRefused
 _MAX_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
 _READ_REASON_CHARACTERS = 20_000
+"""The part of a target's message that is searched for secrets. The shown part is from its start."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 _TIMEOUTS = (httpx.ReadTimeout, httpx.WriteTimeout, DeadlineMissed)
 _INVALID_TARGETS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)

@@ -31,7 +31,7 @@ from perdure.egress import AnswerWithheld
 from perdure.sdk.context import FilesForCoroutines, ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.sdk.parameters import Parameters, ToolDefinitionError
-from perdure.sdk.source import code_of
+from perdure.sdk.source import Code, code_of
 from perdure.sdk.threads import run_in_thread
 
 __all__ = [
@@ -298,10 +298,9 @@ class _ToolOptions:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        code = None if self.version is not None else code_of(function, *filter(None, (self.preview,)))
-        card = self._versioned(unversioned, parameters, {} if code is None else dict(code.parts))
-        uncovered = () if code is None else code.notes
-        return Tool(card, function, parameters, preview, tuple(self.retry_errors), uncovered=uncovered)
+        code = Code(()) if self.version is not None else code_of(function, *filter(None, (self.preview,)))
+        card = self._versioned(unversioned, parameters, dict(code.parts))
+        return Tool(card, function, parameters, preview, tuple(self.retry_errors), uncovered=code.notes)
 
     def _versioned(self, card: ToolCard, parameters: Parameters, code: dict[str, str]) -> ToolCard:
         """Returns the card with its versions. Whether its types check more does not change the tool: approvals from

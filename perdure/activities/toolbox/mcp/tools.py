@@ -1,8 +1,8 @@
 """Tools of MCP servers, which the engine runs like any other tool, and the MCP servers of a worker's apps.
 
 A call is for the card that its turn pinned. Before the call is sent, the card's version must match the tool that the
-server lists. If the tool has changed, the call is refused and nothing is sent; an approved call then waits
-for its version (`tools.run`). This table interprets the response:
+server lists. If the tool has changed, the call is refused and nothing is sent; an approved call then waits for its
+version (`tools.run`). This table interprets the response:
 
 | answer                                                       | read        | keyed, opaque |
 |--------------------------------------------------------------|-------------|---------------|
@@ -122,25 +122,22 @@ class McpTool:
         return result_of({"status": "answer_misfit", "message": message, "answer": output})
 
     async def _offered(self, context: ToolContext) -> "tuple[Connection, OfferedTool]":
-        """Returns the connection, and the server's tool in the version of the card. An older list without it
-        is read again.
+        """Returns the connection, and the server's tool in the version of the card. An older list without it is read
+        again.
 
         Raises: ServerToolChanged, and as `_connection`.
         """
         began, connection = asyncio.get_running_loop().time(), await self._connection(context)
-        if not self._is_in(connection) and connection.listed_at < began:
+        offered = connection.offer.tools.get(self.card.name)
+        if connection.listed_at < began and (offered is None or not offered.card.is_version(self.card.version)):
             connection.suspect = True
             connection = await self._connection(context)
-        offered = connection.offer.tools.get(self.card.name)
+            offered = connection.offer.tools.get(self.card.name)
         if offered is None:
             raise ServerToolChanged(f"the server {self.session.server.name} no longer has this tool")
-        if not self._is_in(connection):
+        if not offered.card.is_version(self.card.version):
             raise ServerToolChanged("the tool has changed since the call was made; make a new call")
         return connection, offered
-
-    def _is_in(self, connection: "Connection") -> bool:
-        offered = connection.offer.tools.get(self.card.name)
-        return offered is not None and offered.card.is_version(self.card.version)
 
     async def _connection(self, context: ToolContext) -> "Connection":
         """Opens the connection within a share of the call's time limit.
