@@ -97,7 +97,7 @@ class Served:
 
         async def failed_once() -> bool:
             pending = (await self.handle(address).describe()).raw_description.pending_activities
-            return bool(pending) and pending[0].attempt > 1
+            return any(activity.attempt > 1 for activity in pending)
 
         await until(failed_once)
 

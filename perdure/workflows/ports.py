@@ -64,6 +64,7 @@ restart, a worker replays eight runs at once, each within the 5 s of a workflow 
 RUN_EVENTS_BEFORE = 4_000
 """The value for a run that began before the patch."""
 RENEWED_EARLIER = "renew-earlier"
+REOPENED_IN_ROUND = "reopened-in-round"
 TOOL_MARGIN = timedelta(seconds=30)
 """The time beyond a tool's own timeout for reserving, recording and a busy database."""
 
@@ -399,9 +400,20 @@ class RunningRound:
                 continue
             del self.running[ask.call_id]
             outcome = self.ended[ask.call_id] = task.result()
-            if outcome.state is CallState.OUTCOME_UNKNOWN:
-                turn_id = self.port.segment.turn.address.turn_id
-                self.waiting[ask.call_id] = effect_request(turn_id, ask.call_id, ask.tool)
+            request = self._new_request(ask, outcome)
+            if request is not None:
+                self.waiting[ask.call_id] = request
+
+    def _new_request(self, ask: ToolCallRequest, outcome: ToolOutcome) -> RequestRef | None:
+        """Returns the request for which an ended call waits: to settle it, or to approve it in a new version of its
+        tool. None if the call has its answer."""
+        turn_id = self.port.segment.turn.address.turn_id
+        if outcome.state is CallState.OUTCOME_UNKNOWN:
+            return effect_request(turn_id, ask.call_id, ask.tool)
+        is_reopened = outcome.state is CallState.PLANNED and outcome.problem is None
+        if is_reopened and workflow.patched(REOPENED_IN_ROUND):
+            return RequestRef(request_id=approval_id(turn_id, ask.call_id), call_id=ask.call_id, tool=ask.tool)
+        return None
 
     def _may_release(self) -> bool:
         """Returns whether a wake signal may have released a call. After a stop or a problem that ends the turn, no call

@@ -74,24 +74,40 @@ async def test_a_decision_reaches_the_target_and_the_model(
     assert roles == (["assistant", "tool", "assistant"] if effects else ["assistant"])
 
 
-async def test_an_approved_call_of_a_changed_tool_waits_until_it_is_reissued(served: Served) -> None:
-    harness = served.harness
-    address = await served.paused(Line("asking", [PAY, ("look", {})]), DONE)
+@pytest.mark.parametrize("beside", [("look", {}), ("post", {**POST[1], "mode": "wait"})])
+async def test_an_approved_call_of_a_changed_tool_waits_until_it_is_reissued(
+    served: Served, beside: tuple[str, dict[str, Any]]
+) -> None:
+    """It waits for no other call of its round, which may run all the time."""
+    harness, is_slow = served.harness, beside[0] == "post"
+    address = await served.paused(Line("asking", [PAY, beside]), DONE)
     request, tools = approval_id(address.turn_id, "t1.0"), dict(harness.deps.toolbox._tools)
     tool = tools["desk", "pay"]
     newer = replace(tool, card=tool.card.model_copy(update={"version": "newer", "version_1": ""}))
     person = harness.people["reviewer"]
+
+    async def is_reopened() -> bool:
+        return (await harness.approval_row(address))["status"] == "pending"
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
+        if is_slow:
+            harness.world.go_on.clear()
+            await served.decide(address, "t1.1")
+            await until(lambda: harness.world.running)
         await served.decide(address)
         await served.fails_once(address)
         await harness.republished(("desk", "pay"), newer)
         try:
-            await served.waits_for(address, request)
-            assert (await served.row(address))["status"] == PAUSED.value and served.effects(address, "/pay") == 0
+            await (until(is_reopened) if is_slow else served.waits_for(address, request))
+            assert is_slow or (await served.row(address))["status"] == PAUSED.value
+            assert served.effects(address, "/pay") == 0
             async with harness.db.transaction(person.tenant_id) as tx:
                 await reissue_outdated(tx, request, Decider(person.user_id, person.roles))
             await served.decide(address)
+            await until(lambda: served.effects(address, "/pay"))
+            assert harness.world.running == is_slow
+            harness.world.go_on.set()
             await served.until(address, TurnStatus.COMPLETED)
         finally:
             await harness.republished(("desk", "pay"), tool)
