@@ -87,7 +87,7 @@ async def test_an_approved_call_of_a_changed_tool_waits_until_it_is_reissued(
     person = harness.people["reviewer"]
 
     async def is_reopened() -> bool:
-        return (await harness.approval_row(address))["status"] == "pending"
+        return bool((await harness.approval_row(address))["status"] == "pending")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
