@@ -14,12 +14,13 @@ from perdure.activities.dependencies import Deps
 from perdure.activities.guard import Heartbeats, activity_guard
 from perdure.activities.tool_execution import CallAnswer, error_answer, need_current_tool
 from perdure.activities.tool_failures import FailureReport
+from perdure.activities.toolbox.mcp.tools import McpTool, ServerToolChanged
 from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress
 from perdure.sdk.json_reading import ArgumentsRefused
-from perdure.sdk.outcomes import ToolUnavailable
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool
 from perdure.store.approvals import tool_previews
@@ -31,6 +32,8 @@ _REFUSED = "the tool refuses the value"
 _UNCHECKED = "the arguments could not be checked, because no worker finished it; the tool was not called"
 _SLOW, _NO_THREAD = "tool_check_slow", "tool_check_unavailable"
 _MAX_FIELD_CHARACTERS = 200
+SERVER_CHECK_SECONDS = 10.0
+"""The time limit of a question to an MCP server whether it lists a tool, as long as the API waits for a check."""
 MAX_CHECKS = 6
 """The attempts that may begin to check the calls of a round. If none of them finished, the calls are refused: a
 validator that keeps Python's lock ends the worker of every attempt."""
@@ -72,6 +75,20 @@ async def _refusal(tool: Tool, args: Mapping[str, JsonValue]) -> ArgumentsRefuse
         _log.warning("tool_check_failed", tool=tool.card.name, problem=unavailable.message)
         raise UpstreamUnavailable(_SLOW, unavailable.message) from None
     return None
+
+
+async def _server_check(tool: McpTool) -> Checked:
+    """Returns whether the server lists the tool in the version of its card.
+
+    Raises: UpstreamUnavailable if the server cannot be asked now.
+    """
+    try:
+        await tool.check_listed(SERVER_CHECK_SECONDS)
+    except ServerToolChanged as changed:
+        return Checked(fault=changed.message, server_changed=True)
+    except (ToolRefused, ToolUnavailable) as error:
+        raise UpstreamUnavailable("tool_check_unavailable", error.message) from None
+    return Checked()
 
 
 def _answer(request: CheckRequest, call: CheckedCall, problem: str) -> CallAnswer:
@@ -139,7 +156,11 @@ class ToolCheckActivities:
             proposed = await tool_previews.read_proposed_edit(tx, edit.approval_id, edit.key)
             if proposed is None:
                 raise UpstreamRejected("edit_not_here", "the edit was checked already, or its request is decided")
-            tool = await self._find_tool(tx, proposed.agent_id, proposed.tool, proposed.tool_version)
+            server_tool = await self._find_server_tool(tx, proposed)
+            wanted = (proposed.agent_id, proposed.tool, proposed.tool_version)
+            tool = await self._find_tool(tx, *wanted) if server_tool is None else None
+        if server_tool is not None:
+            return await _server_check(server_tool)
         refused = await _refusal(tool, proposed.args) if tool is not None else None
         if refused is None:
             return Checked()
@@ -221,6 +242,15 @@ class ToolCheckActivities:
                 for _ in range(slots):
                     await taken.enter_async_context(self._few)
             yield
+
+    async def _find_server_tool(self, tx: Connection, proposed: tool_previews.ProposedEdit) -> McpTool | None:
+        """Returns the tool of an MCP server, under the published card; None for any other tool or version."""
+        agent = await self._deps.agent_cache.read_published(tx, proposed.agent_id)
+        card = agent.card(proposed.tool) if agent is not None else None
+        if card is None or not card.is_version(proposed.tool_version):
+            return None
+        tool = self._deps.toolbox.find(proposed.agent_id, proposed.tool, card)
+        return tool if isinstance(tool, McpTool) else None
 
     async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
         """Returns the tool in this version; None if no worker can have it.

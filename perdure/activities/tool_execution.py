@@ -245,7 +245,8 @@ async def reopen_if_changed(deps: Deps, call: ToolCall, claimed: ClaimedCall, re
         await tool_calls.give_back(tx, call, claimed.epoch)
         seconds = _version_retry_seconds(deps, locked, claimed.attempt)
         if seconds is None:
-            await reopen_outdated(tx, call.address, call.ask, approval.approval_id, reason)
+            about = (call.address, call.ask, approval.approval_id, reason)
+            await reopen_outdated(tx, *about, server_changed=True)
             return _not_run(call, None)
     raise UpstreamUnavailable("tool_not_here", reason, retry_after_seconds=seconds)
 

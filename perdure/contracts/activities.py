@@ -174,6 +174,8 @@ class Checked(Tolerant):
     """A text if the edit is refused. The reason is in the approval's row."""
     field: str = ""
     """The path of the argument that is refused, with dots."""
+    server_changed: bool = Field(default=False, exclude_if=is_empty)
+    """True if the tool's MCP server does not list the version of a reissue."""
     problem: Problem | None = None
 
 

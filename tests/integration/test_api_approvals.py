@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from perdure.api.routes import approvals
+from perdure.contracts.activities import Checked
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.turns import Routing
 from perdure.store.agents import published_agent
@@ -168,6 +169,23 @@ async def test_a_reissue_is_checked_by_the_types_of_the_new_version(
     assert (await reviewer.get(asked.path)).json()["status"] == "outdated" and await proposed_edits(api, asked) == {}
     reissued = await reviewer.post(f"{asked.path}/reissue")
     assert (reissued.status_code, reissued.json()["args"]["order"]) == (201, "1043"), reissued.text
+    await stop_turns(reviewer, asked)
+
+
+async def test_a_reissue_asks_a_server_that_changed_the_tool(
+    api: Api, reviewer: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_server(*given: Any) -> Checked:
+        return Checked(fault="changed", server_changed=True)
+
+    asked = await paused(api)
+    await behind_its_back(api, "UPDATE approvals SET server_changed = true WHERE id = $1", asked.approval["id"])
+    assert refusal(await asked.decided(reviewer)) == (409, "approval_outdated")
+    with monkeypatch.context() as changed:
+        changed.setattr(approvals, "run_edit_check", ask_server)
+        assert refusal(await reviewer.post(f"{asked.path}/reissue")) == (409, "cannot_reissue")
+    reissued = await reviewer.post(f"{asked.path}/reissue")
+    assert (reissued.status_code, reissued.json()["status"]) == (201, "pending"), reissued.text
     await stop_turns(reviewer, asked)
 
 

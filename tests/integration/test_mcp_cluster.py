@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.tool_checks import ToolCheckActivities
 from perdure.activities.toolbox.mcp.session import McpSession, MissingSecret, Unreachable
 from perdure.activities.toolbox.mcp.tools import McpServers, ServerLost
 from perdure.activities.toolbox.registry import Toolbox
@@ -20,12 +21,14 @@ from perdure.apps import App, load_app, publish
 from perdure.apps.bootstrap import bootstrap
 from perdure.apps.mcp import difference, lock_path, read_lock
 from perdure.apps.registry import contact_servers, discover_cards
+from perdure.contracts.activities import Checked, CheckRequest
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
 from perdure.contracts.ids import approval_id
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import canonical_json
+from perdure.core.approvals.decisions import Decider
 from perdure.core.egress import Outbound
 from perdure.core.text import estimated_tokens
 from perdure.examples.ops.cluster.faults import Fault, FaultKind, Faults
@@ -34,10 +37,16 @@ from perdure.local.ports import free_port
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from perdure.settings import Settings
 from perdure.store import agents
+from perdure.store.approvals import views
+from perdure.store.approvals.decisions import EditNotChecked
+from perdure.store.approvals.reissue import reissue_outdated
+from perdure.store.approvals.tool_previews import propose_reissue
 from tests.conftest import Urls, as_owner
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB, McpBench, Web, bench
 from tests.doubles.target import app_agents
 from tests.harness import Harness, publish_app
+from tests.integration.conftest import in_transaction
+from tests.served_turns import refused
 from tests.unit.apps.tool_contexts import context
 
 DOUBLES = Path(__file__).parents[1] / "doubles"
@@ -203,6 +212,21 @@ class McpApp:
         call = await self.harness.tool_call(address, "t1.0", agent_id)
         return await self.harness.activity(ToolActivities(self.harness.deps).run, call, attempt=attempt)
 
+    async def reissue(self, address: TurnAddress) -> Checked:
+        """Reissues the request of the call, if the worker that must check it first finds no fault, as the API does."""
+        db, approval = self.harness.db, approval_id(address.turn_id, "t1.0")
+        person = self.harness.people["reviewer"]
+        decider = Decider(person.user_id, person.roles)
+        with pytest.raises(EditNotChecked) as needed:
+            await in_transaction(db, reissue_outdated, approval, decider)
+        edit, version = needed.value.edit, needed.value.version
+        await in_transaction(db, propose_reissue, approval, edit.key, needed.value.edited_args, version)
+        check = ToolCheckActivities(self.harness.deps).check
+        checked: Checked = await self.harness.activity(check, CheckRequest(address=address, edit=edit))
+        if not checked.fault:
+            await in_transaction(db, reissue_outdated, approval, decider, edit.digest)
+        return checked
+
     async def tool_message(self, address: TurnAddress) -> Any:
         sql = "SELECT content FROM messages WHERE turn_id = $1 AND call_id = 't1.0'"
         return json.loads(await self.harness.value(sql, address.turn_id))
@@ -253,6 +277,7 @@ async def test_a_call_of_an_untrusted_server_is_opaque_and_waits_for_approval(mc
 async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(mcp_app: McpApp) -> None:
     harness, folder = mcp_app.harness, mcp_app.app.folder
     address = await harness.approved(("liar_remove", {"name": "y"}), agent_id="dupe")
+    request = approval_id(address.turn_id, "t1.0")
     session = mcp_app.servers.session(mcp_app.app.name, mcp_app.app.servers["liar"])
     (folder / "drifted").touch()
     await session.close()
@@ -266,13 +291,18 @@ async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(
             assert (row["epoch"], row["errors"], approval["status"]) == (0, 0, "approved"), "no attempt was lost"
         assert (await harness.kinds(address.turn_id)).count("tool.executing") == 1
         outcome = await mcp_app.run(address, "dupe", attempt=26)
+        assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
+        shown: dict[str, Any] = await in_transaction(harness.db, views.get_approval, request, None)
+        assert (shown["status"], shown["changes"]) == ("outdated", {})
+        with refused("approval_outdated"):
+            await harness.decide(request)
+        assert (await mcp_app.reissue(address)).server_changed
     finally:
         (folder / "drifted").unlink()
-    assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
-    assert (await harness.approval_row(address))["status"] == "pending"
-    assert "y" not in (folder / "deleted").read_text().split()
-    await harness.decide(approval_id(address.turn_id, "t1.0"))
-    assert (await mcp_app.run(address, "dupe", attempt=27)).state is CallState.DONE, "the server is as before"
+    assert await mcp_app.reissue(address) == Checked(), "the server is as before"
+    await harness.decide(request)
+    assert (await mcp_app.run(address, "dupe", attempt=27)).state is CallState.DONE
+    assert (folder / "deleted").read_text().split().count("y") == 1
 
 
 async def test_a_dead_server_is_an_error_that_the_model_reads(mcp_app: McpApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ from perdure.contracts.errors import CallerError, UpstreamUnavailable
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.assignments import ADMIN
 from perdure.core.approvals.decisions import BULK_REFUSAL, Decider, Decision, approvable_together
+from perdure.core.approvals.validity import SERVER_CHANGED
 from perdure.core.delivery import CHAT
 from perdure.store import idempotency
 from perdure.store.approvals import assignments, decisions, tool_previews, views
@@ -176,7 +177,7 @@ async def _run_checked(services: Services, run: Callable[[str], Awaitable[JSONRe
     """Returns the answer of `run`. If a tools worker must check the arguments first, `run` is called again with their
     digest.
 
-    Raises: CallerError 422 `args_invalid`; UpstreamUnavailable `tool_check_unavailable`.
+    Raises: CallerError 422 `args_invalid`, 409 `cannot_reissue`; UpstreamUnavailable `tool_check_unavailable`.
     """
     try:
         return await run("")
@@ -197,7 +198,7 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
 
     Returns False if no worker checked it in time, or if the request is no longer open.
 
-    Raises: CallerError 422 `args_invalid`.
+    Raises: CallerError 422 `args_invalid`, 409 `cannot_reissue`.
     """
     address, edit = unchecked.address, unchecked.edit
     async with services.db.transaction(address.tenant_id) as tx:
@@ -215,6 +216,12 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
     finally:
         async with services.db.transaction(address.tenant_id) as tx:
             reason = await tool_previews.remove_proposed_edit(tx, edit.approval_id, edit.key)
+    if checked is not None and checked.server_changed:
+        message = (
+            f"{SERVER_CHANGED}, and the published version is still the old one; lock the server's tools again "
+            "(`perdure mcp lock`), run `perdure up`, and reissue the request then, or reject it"
+        )
+        raise CallerError("cannot_reissue", message, {"outdated": SERVER_CHANGED}, status=409)
     if checked is not None and checked.fault:
         reason = reason or checked.fault
         problem = {"field": checked.field, "problem": reason[:200]}

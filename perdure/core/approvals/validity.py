@@ -23,6 +23,8 @@ TOOL_REMOVED = "The agent no longer has this tool"
 """The reason why a call does not run until the tool is published with its agent again."""
 TOOL_CHANGED = "The tool has changed since the request"
 """The reason why a call of an earlier version does not run. Another worker may still have that version."""
+SERVER_CHANGED = "The MCP server has changed the tool since the request"
+"""The reason why a call does not run until it is reissued: the server lists another version than the published one."""
 OUTDATED_BY_VERSION = (
     "open approvals that this version makes outdated: {count}, of {tools}; reissue or reject them, or publish the old "
     "version again"
@@ -59,17 +61,20 @@ class InForce:
         return cls(agent.definition.approvals.digest, card.versions if card else ())
 
 
-def outdated_reason(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:
+def outdated_reason(
+    policy_digest: str, tool_version: str, in_force: InForce | None, *, server_changed: bool = False
+) -> str | None:
     """Returns what changed after the request was opened, or None if the request is still valid.
 
     `policy_digest` is empty if it was not recorded. `in_force` must be None if the agent is not published.
+    `server_changed` means that the tool's MCP server did not list this version when the approved call started.
     """
     if in_force is None:
         return NOT_PUBLISHED
     if policy_digest and in_force.policy_digest != policy_digest:
         return "The approval policy has changed since the request"
     if tool_version in in_force.tool_versions:
-        return None
+        return SERVER_CHANGED if server_changed else None
     return TOOL_CHANGED if in_force.tool_versions else TOOL_REMOVED
 
 

@@ -33,7 +33,7 @@ _UNDECIDED = """
   claimed_until = NULL, version = version + 1
 """
 _REOPEN = f"""
-UPDATE approvals SET {_UNDECIDED}, revision = $2,
+UPDATE approvals SET {_UNDECIDED}, revision = $2, server_changed = $3,
   expires_at = clock_timestamp() + make_interval(secs => expires_seconds),
   fallback_at = clock_timestamp() + CASE WHEN escalated_at IS NULL  -- an escalation moves expires_at
     THEN fallback_at - (expires_at - make_interval(secs => expires_seconds)) ELSE fallback_at - requested_at END
@@ -45,7 +45,7 @@ WHERE turn_id = $1 AND call_id = $2 AND state = 'reserved' AND effect IN ('read'
 """
 """The next epoch, so that the attempt that had reserved the call settles nothing."""
 _REISSUE = f"""
-UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL,
+UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL, server_changed = false,
   expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),
 """
 _REQUESTED = "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
@@ -56,7 +56,7 @@ _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE app
 _POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_seconds", "escalation_role")
 """The columns of a request that its policy's digest covers."""
 _OPEN = """
-SELECT id, status, kind, tool, agent_id, tool_version, policy_digest FROM approvals
+SELECT id, status, kind, tool, agent_id, tool_version, policy_digest, server_changed FROM approvals
 WHERE status = 'pending' OR status = 'edited' OR status = 'approved' AND kind = 'approval'
 """
 """The conditions of two indexes: all approved checkpoints and answers, which stay approved, are not read."""
@@ -94,15 +94,23 @@ async def cancel_outdated(tx: Connection, approval_id: str, reason: str, turn_id
 
 
 async def reopen_outdated(
-    tx: Connection, address: TurnAddress, ask: ToolCallRequest, approval_id: str, reason: str
+    tx: Connection,
+    address: TurnAddress,
+    ask: ToolCallRequest,
+    approval_id: str,
+    reason: str,
+    *,
+    server_changed: bool = False,
 ) -> None:
     """Voids a given approval that no longer covers its call, and opens its request again with a new deadline. An
     attempt that had reserved the call, and left nothing behind, loses it. `tx` must hold the turn's lock.
 
-    The arguments stay, with a reviewer's edits. The request is outdated until it is reissued.
+    The arguments stay, with a reviewer's edits. The request is outdated until it is reissued. `server_changed` means
+    that the tool's MCP server lists another version than the published one, so that only this request shows it.
     """
     row = await tx.fetchrow("SELECT decision FROM approvals WHERE id = $1 FOR UPDATE", approval_id)
-    expires_at = await tx.fetchval(_REOPEN, approval_id, _edited(row["decision"] if row else None))
+    edited = _edited(row["decision"] if row else None)
+    expires_at = await tx.fetchval(_REOPEN, approval_id, edited, server_changed)
     if expires_at is None:
         return
     await tx.execute(_RELEASE, address.turn_id, ask.call_id)
@@ -132,6 +140,9 @@ async def reissue_outdated(
     void, and its deadline starts again. It keeps its id and gets a new digest. The returned note makes the turn read it
     again. A tools worker has accepted the arguments and version with the digest `checked_digest`.
 
+    If the MCP server changed the tool, and the published version is still the old one, the worker checks that the
+    server lists the old one again.
+
     Raises: CallerError 404, 403, 409 decided, 410, 409 `not_outdated`, 409 `cannot_reissue`, 409 `turn_stopped`, 422
     `args_invalid`, EditNotChecked.
     """
@@ -156,9 +167,11 @@ async def reissue_outdated(
 
 
 def _require_check(review: Review, card: ToolCard, args: dict[str, JsonValue], checked_digest: str) -> None:
-    """Raises: EditNotChecked if the types of the new version must check the arguments."""
+    """Raises: EditNotChecked if the types of the new version must check the arguments, or its MCP server's list the
+    version."""
     digest = digest_of({"version": card.version, "args": args})
-    if card.checks and digest != checked_digest:
+    is_refused_version = review.row["server_changed"] and card.is_version(review.row["tool_version"])
+    if (card.checks or is_refused_version) and digest != checked_digest:
         proposal = EditRef(approval_id=review.approval_id, digest=digest, proposal=new_id())
         raise EditNotChecked(review.address, proposal, args, card.version)
 

@@ -376,7 +376,8 @@ async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dic
 
 def _outdated_reason(row: asyncpg.Record, agent: Publication | None) -> str | None:
     in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], ())) if agent is not None else None
-    return outdated_reason(row["policy_digest"], row["tool_version"], in_force)
+    changed = row["server_changed"]
+    return outdated_reason(row["policy_digest"], row["tool_version"], in_force, server_changed=changed)
 
 
 def _digest(stored: object) -> str:

@@ -26,7 +26,7 @@ refused = ToolRefused; unavailable = ToolUnavailable: nothing was sent; ambiguou
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -91,7 +91,7 @@ class McpTool:
 
         from perdure.activities.toolbox.mcp.session import error_of, output_of, schema_mismatch
 
-        connection, offered = await self._offered(context)
+        connection, offered = await self._offered(context.deadline)
         arguments: dict[str, Any] = dict(args)
         meta: dict[str, Any] = {}
         if self.card.effect is EffectClass.KEYED and offered.treatment.key_argument:
@@ -107,6 +107,13 @@ class McpTool:
             return self._result(output_of(answer), note.misfit or await schema_mismatch(answer, offered.output))
         raise self._failure(answer, note, connection.wire)
 
+    async def check_listed(self, seconds: float) -> None:
+        """Checks, within so many seconds, that the server lists the tool in the version of the card. Nothing is called.
+
+        Raises: ServerToolChanged, and as `_connection`.
+        """
+        await self._offered(datetime.now(UTC) + timedelta(seconds=seconds))
+
     def _result(self, output: JsonValue, mismatch: str | None) -> ToolResult:
         """Returns the result for the model. A read whose response breaks the protocol or its output schema fails. For
         other tools, the response is still returned with a note, because it is all that is known about the effect.
@@ -121,17 +128,17 @@ class McpTool:
             raise ToolRefused(message)
         return result_of({"status": "answer_misfit", "message": message, "answer": output})
 
-    async def _offered(self, context: ToolContext) -> "tuple[Connection, OfferedTool]":
+    async def _offered(self, deadline: datetime) -> "tuple[Connection, OfferedTool]":
         """Returns the connection, and the server's tool in the version of the card. An older list without it is read
         again.
 
         Raises: ServerToolChanged, and as `_connection`.
         """
-        began, connection = asyncio.get_running_loop().time(), await self._connection(context)
+        began, connection = asyncio.get_running_loop().time(), await self._connection(deadline)
         offered = connection.offer.tools.get(self.card.name)
         if connection.listed_at < began and (offered is None or not offered.card.is_version(self.card.version)):
             connection.suspect = True
-            connection = await self._connection(context)
+            connection = await self._connection(deadline)
             offered = connection.offer.tools.get(self.card.name)
         if offered is None:
             raise ServerToolChanged(f"the server {self.session.server.name} no longer has this tool")
@@ -139,14 +146,14 @@ class McpTool:
             raise ServerToolChanged("the tool has changed since the call was made; make a new call")
         return connection, offered
 
-    async def _connection(self, context: ToolContext) -> "Connection":
-        """Opens the connection within a share of the call's time limit.
+    async def _connection(self, deadline: datetime) -> "Connection":
+        """Opens the connection within a share of the time until `deadline`.
 
         Raises: ToolRefused, ToolUnavailable; nothing was sent.
         """
         from perdure.activities.toolbox.mcp.session import MissingSecret, Unreachable
 
-        seconds_left = (context.deadline - datetime.now(UTC)).total_seconds()
+        seconds_left = (deadline - datetime.now(UTC)).total_seconds()
         try:
             async with asyncio.timeout(_OPENING_SHARE * max(seconds_left, 0.0)):
                 return await self.session.connection()
