@@ -3,9 +3,11 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +16,17 @@ import typer
 from perdure.apps import App, AppProblem, has_mistakes
 from perdure.apps.mcp import Difference, difference, lock_path, read_lock, write_lock
 from perdure.apps.scaffold import scaffold
-from perdure.cli.connection import Role, command, connect, has_server
+from perdure.cli.connection import Role, command, connect, has_server, send_within_limit
 from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
+from perdure.client import ApiError, Client
 from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.contracts.mcp import McpServerListing, server_of
+from perdure.core.agents.tool_versions import without_outlived_version
 from perdure.core.approvals.validity import OUTDATED_BY_VERSION, InForce, has_call_ahead, outdated_reason
 from perdure.core.text import escape_terminal
+from perdure.schemas.agents import AgentTool
 from perdure.schemas.approvals import Approval
 
 _PAGE_ITEMS = 200
@@ -95,32 +101,59 @@ def _outdated_by(apps: Sequence[App], as_name: str | None) -> Counter[str]:
     servers without a lock are left out."""
     from perdure.apps.registry import published_from_locks  # as in `_load_checked`
 
-    published = {agent.definition.id: agent for app in apps for agent in published_from_locks(app)}
+    to_publish = {agent.definition.id: agent for app in apps for agent in published_from_locks(app)}
     unknown = {agent.id: app.servers_without_lock for app in apps for agent in app.agents}
     outdated: Counter[str] = Counter()
     with connect(Role.REVIEWER, as_name) as client:
-        for status in ("pending", "approved", "edited"):
-            cursor: str | None = None
-            while True:
-                page = client.approvals.list(status=status, brief=True, limit=_PAGE_ITEMS, cursor=cursor)
-                outdated.update(
-                    each.tool
-                    for each in page.items
-                    if not each.outdated
-                    and each.agent in published
-                    and server_of(each.tool, unknown[each.agent]) is None
-                    and _is_outdated_by(each, published[each.agent])
-                )
-                cursor = page.next
-                if cursor is None:
-                    break
+        tools_of = cache(partial(_published_tools, client))
+        outdated.update(
+            each.tool
+            for each in _open_approvals(client)
+            if not each.outdated
+            and each.agent in to_publish
+            and server_of(each.tool, unknown[each.agent]) is None
+            and _is_outdated_by(each, to_publish[each.agent], tools_of)
+        )
     return outdated
 
 
-def _is_outdated_by(approval: Approval, agent: PublishedAgent) -> bool:
-    in_force = InForce.of(agent, approval.tool)
-    is_ahead = has_call_ahead(approval.status, approval.kind, approval.tool)
-    return is_ahead and outdated_reason(approval.policy_digest, approval.tool_version, in_force) is not None
+def _open_approvals(client: Client) -> Iterator[Approval]:
+    """Returns the requests and the approvals whose call can still start. Approved checkpoints and answers, which stay
+    approved, are not read."""
+    for status, kind in (("pending", None), ("approved", RequestKind.APPROVAL), ("edited", None)):
+        read = partial(client.approvals.list, status=status, kind=kind, brief=True, limit=_PAGE_ITEMS)
+        cursor: str | None = None
+        while True:
+            page = send_within_limit(partial(read, cursor=cursor))
+            yield from page.items
+            cursor = page.next
+            if cursor is None:
+                break
+
+
+def _published_tools(client: Client, agent_id: str) -> dict[str, AgentTool]:
+    """Returns the published tools of an agent by their names; none if it is not published."""
+    try:
+        return {tool.name: tool for tool in send_within_limit(partial(client.agents.tools, agent_id)).items}
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return {}
+        raise
+
+
+def _is_outdated_by(
+    approval: Approval, agent: PublishedAgent, tools_of: Callable[[str], Mapping[str, AgentTool]]
+) -> bool:
+    if not has_call_ahead(approval.status, approval.kind, approval.tool):
+        return False
+    card, version = agent.card(approval.tool), approval.tool_version
+    if outdated_reason(approval.policy_digest, version, InForce.of(agent, approval.tool)) is not None or card is None:
+        return True
+    if card.version == version:
+        return False
+    # The approval names the version by rule 1, which ends when the code changes.
+    before = tools_of(approval.agent).get(approval.tool)
+    return not without_outlived_version(card, before).is_version(version)
 
 
 def _load_checked(folder: Path | None) -> tuple[Sequence[App], list[AppProblem], str]:

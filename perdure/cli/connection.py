@@ -9,23 +9,29 @@ import os
 import shlex
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
 from perdure.cli.terminal import HOW_TO_START, OTHER, USAGE, fail
-from perdure.client import Client
+from perdure.client import ApiError, Client
 from perdure.core.faults import header_fault
 from perdure.core.text import without_userinfo
 from perdure.local.config import ROOT, home_of, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.processes import alive, running_children
 
+T = TypeVar("T")
 _EXAMPLE_URL = "http://127.0.0.1:8080"
+MAX_LIMIT_WAIT_SECONDS, MAX_LIMIT_WAITS = 60.0, 10
+"""Requests are counted per minute."""
 RETRY_SECONDS = 10.0
 """Longer than the supervisor needs to restart a killed API (measured: 2 s, under load 5)."""
 
@@ -99,6 +105,23 @@ def connect_to_register(*, as_local_admin: bool) -> Client:
     url = _api_url(environment)
     token = _local_tokens(environment, url).get(Role.ADMIN.value, "") if as_local_admin else ""
     return Client(url, token, patience_seconds=RETRY_SECONDS)
+
+
+def send_within_limit(send: Callable[[], T]) -> T:
+    """Returns the answer of `send`, for commands that read many pages. After a 429 it waits as long as `Retry-After`
+    says, and sends again.
+
+    Raises: ApiError if the API names no wait, or one of over `MAX_LIMIT_WAIT_SECONDS`, or after the last wait.
+    """
+    for _ in range(MAX_LIMIT_WAITS):
+        try:
+            return send()
+        except ApiError as error:
+            seconds = error.retry_after_seconds
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS or seconds is None or seconds > MAX_LIMIT_WAIT_SECONDS:
+                raise
+            time.sleep(seconds)
+    return send()
 
 
 def has_server() -> bool:

@@ -27,6 +27,7 @@ class BatchItem(TypedDict):
 def list_approvals(
     *,
     status: str | None = None,
+    kind: str | None = None,
     agent: str | None = None,
     tool: str | None = None,
     turn: str | None = None,
@@ -45,7 +46,7 @@ def list_approvals(
     arguments and other long fields are omitted.
     """
     filters = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
-    further_filters = {"risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
+    further_filters = {"kind": kind, "risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
     return get(
         path("approvals"), parsed_as(Page[Approval]), {**filters, **further_filters, "limit": limit, "cursor": cursor}
     )

@@ -148,6 +148,10 @@ class AgentTool(Answer):
     timeout_seconds: float = 0.0
     key_ttl_seconds: float | None = None
     describe: str = ""
+    version: str = ""
+    """The version of the tool, by `version_rule`; `version_1` is the one by the first rule."""
+    version_rule: int = 1
+    version_1: str = ""
     reasons: list[GateReason] = []
     free_because: str = ""
     """The reason why the tool itself has no gate; empty if it has one."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perdure.contracts.approvals import RequestKind
 from perdure.store.approvals import reissue, review, views
 from perdure.store.approvals.views import Filters, list_oldest
 from perdure.store.calls import effects
@@ -152,7 +153,7 @@ async def test_a_page_of_approvals_reads_only_its_own_rows(decided: Harness) -> 
     reviewer = decided.people["reviewer"].user_id
     approvals = [Filters(status=status) for status in (None, "pending", "expired", "outcome_unknown", "lost'")]
     approvals += [Filters(decidable_by=reviewer), Filters(status="pending", tool="pay", decidable_by=reviewer)]
-    approvals.append(Filters(expiring_within_seconds=60))
+    approvals += [Filters(expiring_within_seconds=60), Filters("approved", kind=RequestKind.APPROVAL)]
     pages: list[tuple[str, Any]] = [("approvals", views._page(filters, 50, None, None)) for filters in approvals]
     pages += [("approvals", views._page(Filters("outdated"), 50, None, [])), ("approvals", (reissue._OPEN,))]
     pages += [("tool_calls|turns", effects._page(None, state, 50, None)) for state in EFFECTS]

@@ -34,6 +34,7 @@ from perdure.api.routes.status import turn_page
 from perdure.api.services import Services
 from perdure.api.streams import review_frames
 from perdure.contracts.activities import ApprovalStatus, EditCheckRequest, PreviewRequest
+from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError, UpstreamUnavailable
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.assignments import ADMIN
@@ -67,6 +68,7 @@ async def list_approvals(
     services: ServicesDep,
     caller: Caller,
     status: Annotated[ApprovalStatus | None, Query(description=_STATUS_HELP)] = None,
+    kind: Annotated[RequestKind | None, Query(description="Only requests of this kind")] = None,
     agent: Annotated[str | None, Query(max_length=64, description="Only approvals of this agent")] = None,
     tool: Annotated[str | None, Query(max_length=64, description="Only calls of this tool")] = None,
     turn: Annotated[str | None, Query(description="Only approvals of this turn")] = None,
@@ -84,6 +86,7 @@ async def list_approvals(
     """Lists approvals, newest first. Requesters see only their own; `mine` returns those that you can decide on."""
     filters = Filters(
         status=status.value if status else None,
+        kind=kind.value if kind else None,
         agent=agent,
         tool=tool,
         risk=risk,

@@ -7,7 +7,7 @@ its place.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
@@ -51,7 +51,18 @@ def with_version(
     return card.model_copy(update=update)
 
 
-def without_outlived_version(card: ToolCard, before: ToolCard | None) -> ToolCard:
+class PublishedVersion(Protocol):
+    """The version of a published tool, by each rule."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def version_rule(self) -> int: ...
+    @property
+    def version_1(self) -> str: ...
+
+
+def without_outlived_version(card: ToolCard, before: PublishedVersion | None) -> ToolCard:
     """Returns the card to publish after `before`: without its version by rule 1 if its code has changed since that was
     published with a version by rule 2. Rule 1 does not name the code, so approvals by it are then outdated."""
     if before is None or before.version_rule < RULE or before.version == card.version:

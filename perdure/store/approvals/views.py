@@ -98,6 +98,7 @@ class Filters:
     """The filters of a list. None means no filter."""
 
     status: str | None = None
+    kind: str | None = None
     agent: str | None = None
     tool: str | None = None
     risk: str | None = None
@@ -150,6 +151,7 @@ def _page(
         where.add_condition(f"a.id = ANY({{0}}::uuid[]) AND NOT (a.status = 'pending' AND {_OVERDUE})", outdated)
     elif filters.status != "pending":
         where.add_state("a.status", filters.status, _OVER)
+    where.add_state("a.kind", filters.kind, frozenset(RequestKind))
     where.add_condition("a.agent_id = {0}", filters.agent)
     where.add_condition("a.tool = {0}", filters.tool)
     where.add_condition("a.risk = {0}", filters.risk)

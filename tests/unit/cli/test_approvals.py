@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from perdure.apps.folder import find_apps
+from perdure.apps.registry import published_from_locks
+from perdure.apps.scaffold import scaffold
 from perdure.cli.approvals.decide import without_comments
 from perdure.core.calls.arguments import InvalidArgumentText, parse_object
 from tests.unit.apps.api_double import Reply, reply
@@ -359,3 +362,22 @@ def test_anything_but_one_json_object_is_refused(text: str) -> None:
 def test_a_value_that_looks_like_a_comment_is_kept() -> None:
     text = '// said\n{\n  "a": "// not one",\n  // said too\n  "b": "x\u2028// y"\n}\n'
     assert json.loads(without_comments(text)) == {"a": "// not one", "b": "x\u2028// y"}
+
+
+def test_a_check_counts_the_approvals_of_the_first_version_rule_and_waits_for_its_limit(
+    cli: Perdure, tmp_path: Path
+) -> None:
+    scaffold(tmp_path / "app")
+    (app,) = find_apps([tmp_path / "app"])
+    (agent,) = published_from_locks(app)
+    card = next(card for card in agent.cards if card.needs_approval)
+    digest = agent.definition.approvals.digest
+    approval = {**APPROVAL, "agent": agent.definition.id, "tool": card.name, "tool_version": card.version_1}
+    tool = {"name": card.name, "version": "older", "version_rule": 2, "version_1": card.version_1}
+    refused, empty = refusal(429, "too_many_requests", Retry_After="0"), reply({"items": [], "next": None})
+    pending = reply({"items": [approval | {"policy_digest": digest}], "next": None})
+    ended = cli(
+        f"check {tmp_path / 'app'} --json", refused, pending, reply({"items": [tool], "next": None}), empty, empty
+    )
+    assert (ended.code, ended.json["outdated"]) == (0, {card.name: 1}), ended.err
+    assert [each.query["kind"] for each in cli.asked if each.query.get("status") == ["approved"]] == [["approval"]]

@@ -1,3 +1,3 @@
--- An approved call was given back to its reviewers, because its MCP server lists another version of the tool than the
--- published one. The request is outdated until it is reissued.
+-- The MCP server of an approved call lists another version of the tool than the published one. The request is outdated
+-- until it is reissued.
 ALTER TABLE perdure.approvals ADD COLUMN server_changed boolean NOT NULL DEFAULT false;
