@@ -175,7 +175,7 @@ async def _refusal(
         return Refusal(NOT_PUBLISHED, by_policy=True)
     if refusal is not None or locked.approval is None:
         return refusal
-    in_force = await _in_force(deps, tx, call, locked.published_version)
+    in_force = await _in_force(deps, tx, call, locked.published_version, locked.approval.risk)
     return lapse(locked.approval, in_force, worker_card.version if worker_card else "")
 
 
@@ -300,11 +300,12 @@ async def _settle_denied(
     return answer.outcome
 
 
-async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) -> InForce | None:
-    """Returns what the currently published agent says about this tool, or None if no agent is published."""
+async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str, risk: str) -> InForce | None:
+    """Returns what the currently published agent says about this tool, for a request of this risk; None if no agent is
+    published."""
     if not version:
         return None
-    return InForce.of(await deps.agent_cache.read_pinned(tx, call.agent_id, version), call.ask.tool)
+    return InForce.of(await deps.agent_cache.read_pinned(tx, call.agent_id, version), call.ask.tool, risk)
 
 
 async def _void_given_approval(

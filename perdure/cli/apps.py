@@ -147,7 +147,8 @@ def _is_outdated_by(
     if not has_call_ahead(approval.status, approval.kind, approval.tool):
         return False
     card, version = agent.card(approval.tool), approval.tool_version
-    if outdated_reason(approval.policy_digest, version, InForce.of(agent, approval.tool)) is not None or card is None:
+    in_force = InForce.of(agent, approval.tool, approval.risk)
+    if outdated_reason(approval.policy_digest, version, in_force) is not None or card is None:
         return True
     if card.version == version:
         return False

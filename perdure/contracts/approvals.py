@@ -200,5 +200,15 @@ class ApprovalPolicy(Frozen):
 
     @property
     def digest(self) -> str:
-        """Digest of all fields that a decision depends on. An approval given under another digest is outdated."""
+        """Digest of all fields that a decision depends on, for any risk."""
         return digest_of(self.model_dump(mode="json", include=_RELIED_ON))
+
+    def digest_for(self, risk: str) -> str:
+        """Returns the digest of what applies to a call of this risk. An approval given under another one is
+        outdated."""
+        applied = {"quorum": self.quorum_for(risk), "quorum_high_risk": None, "hold_seconds": self.hold_for(risk)}
+        return self.model_copy(update=applied).digest
+
+    def digests_for(self, risk: str) -> frozenset[str]:
+        """Returns the digests of requests that this policy covers: also `digest`, which earlier requests have."""
+        return frozenset((self.digest_for(risk), self.digest))

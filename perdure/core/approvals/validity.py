@@ -7,7 +7,7 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from perdure.contracts.agents import PublishedAgent, ToolCard
-from perdure.contracts.approvals import RequestKind
+from perdure.contracts.approvals import HIGH_RISK, RequestKind
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import canonical_json
@@ -48,17 +48,18 @@ MAX_ANSWER_CHARACTERS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The policy and version of one tool in the published agent."""
+    """The policy and version of one tool in the published agent, for requests of one risk."""
 
-    policy_digest: str
+    policy_digests: Collection[str]
+    """The digests of requests that the policy covers."""
     tool_versions: Collection[str]
     """The tool's version by each rule; empty if the agent no longer has the tool."""
 
     @classmethod
-    def of(cls, agent: PublishedAgent, tool: str) -> "InForce":
-        """Returns what this agent says about the tool."""
+    def of(cls, agent: PublishedAgent, tool: str, risk: str) -> "InForce":
+        """Returns what this agent says about the tool, for a request that was opened with this risk."""
         card = agent.card(tool)
-        return cls(agent.definition.approvals.digest, card.versions if card else ())
+        return cls(agent.definition.approvals.digests_for(risk), card.versions if card else ())
 
 
 def outdated_reason(
@@ -71,7 +72,7 @@ def outdated_reason(
     """
     if in_force is None:
         return NOT_PUBLISHED
-    if policy_digest and in_force.policy_digest != policy_digest:
+    if policy_digest and policy_digest not in in_force.policy_digests:
         return "The approval policy has changed since the request"
     if tool_version in in_force.tool_versions:
         return SERVER_CHANGED if server_changed else None
@@ -113,6 +114,8 @@ class ApprovalValidity:
     ready_at: datetime | None = None
     """The earliest start of its call."""
     kind: str = RequestKind.APPROVAL
+    risk: str = HIGH_RISK
+    """The risk of the tool when the request was opened."""
 
     def holds(self, now: datetime) -> bool:
         """Returns whether the approval is granted but its call must still wait."""

@@ -56,7 +56,7 @@ _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE app
 _POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_seconds", "escalation_role")
 """The columns of a request that its policy's digest covers."""
 _OPEN = """
-SELECT id, status, kind, tool, agent_id, tool_version, policy_digest, server_changed FROM approvals
+SELECT id, status, kind, tool, agent_id, tool_version, risk, policy_digest, server_changed FROM approvals
 WHERE status = 'pending' OR status = 'edited' OR status = 'approved' AND kind = 'approval'
 """
 """The conditions of two indexes: all approved checkpoints and answers, which stay approved, are not read."""
@@ -73,7 +73,7 @@ def policy_difference(row: asyncpg.Record, policy: ApprovalPolicy, risk: str) ->
     """Returns what a newer policy, or the tool's newer `risk`, changes of a request, for reviewers: each field with its
     values before and after. The role and the reviewers of an escalated request are not its policy's, and are left
     out."""
-    if row["policy_digest"] in ("", policy.digest) and row["risk"] == risk:
+    if row["policy_digest"] in ("", *policy.digests_for(row["risk"])) and row["risk"] == risk:
         return {}
     current = policy_columns(policy, risk, RequestKind(row["kind"]))
     names = _POLICY if row["escalated_at"] is None else _POLICY[2:]

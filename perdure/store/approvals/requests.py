@@ -279,7 +279,7 @@ def policy_columns(policy: ApprovalPolicy, risk: str, kind: RequestKind) -> dict
         "allow_self_approval": policy.allow_self_approval,
         "reviewers": list(policy.reviewers),
         "quorum": 1 if kind is RequestKind.LIMIT else policy.quorum_for(risk),
-        "policy_digest": policy.digest,
+        "policy_digest": policy.digest_for(risk),
         "reject_reasons": list(policy.reject_reasons),
         "hold_seconds": policy.hold_for(risk),
         "expires_seconds": policy.expires_seconds,

@@ -7,6 +7,7 @@ The turn's row is locked before the approval's row, as everywhere, so that write
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 import asyncpg
@@ -352,7 +353,7 @@ FROM agents g JOIN agent_versions v USING (tenant_id, agent_id, version) WHERE g
 class Publication:
     """The policy and the tool versions of a published agent."""
 
-    policy_digest: str
+    policy: ApprovalPolicy
     tools: Mapping[str, Collection[str]]
     """The versions of each tool, by its name."""
 
@@ -360,7 +361,7 @@ class Publication:
 async def read_publications(tx: Connection, agent_ids: Collection[str]) -> dict[str, Publication]:
     """Returns the publications by agent id. Agents that are no longer published are left out."""
     rows = await tx.fetch(_PUBLISHED, list(agent_ids))
-    return {row["agent_id"]: Publication(_digest(row["policy"]), row["tools"] or {}) for row in rows}
+    return {row["agent_id"]: Publication(_policy(row["policy"]), row["tools"] or {}) for row in rows}
 
 
 async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str, str]:
@@ -370,16 +371,19 @@ async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dic
     if not ahead:
         return {}
     current = await read_publications(tx, {row["agent_id"] for row in ahead})
-    reasons = {str(row["id"]): _outdated_reason(row, current.get(row["agent_id"])) for row in ahead}
-    return {approval_id: why for approval_id, why in reasons.items() if why is not None}
+    digests_for = cache(lambda agent_id, risk: current[agent_id].policy.digests_for(risk))
+    outdated: dict[str, str] = {}
+    for row in ahead:
+        agent, in_force = current.get(row["agent_id"]), None
+        if agent is not None:
+            in_force = InForce(digests_for(row["agent_id"], row["risk"]), agent.tools.get(row["tool"], ()))
+        changed = row["server_changed"]
+        why = outdated_reason(row["policy_digest"], row["tool_version"], in_force, server_changed=changed)
+        if why is not None:
+            outdated[str(row["id"])] = why
+    return outdated
 
 
-def _outdated_reason(row: asyncpg.Record, agent: Publication | None) -> str | None:
-    in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], ())) if agent is not None else None
-    changed = row["server_changed"]
-    return outdated_reason(row["policy_digest"], row["tool_version"], in_force, server_changed=changed)
-
-
-def _digest(stored: object) -> str:
-    """Returns the digest of a policy. A later deployment may have written the policy, so unknown fields are ignored."""
-    return ApprovalPolicy.model_validate(stored, extra="ignore").digest
+def _policy(stored: object) -> ApprovalPolicy:
+    """Returns a stored policy. A later deployment may have written it, so unknown fields are ignored."""
+    return ApprovalPolicy.model_validate(stored, extra="ignore")

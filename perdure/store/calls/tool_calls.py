@@ -69,7 +69,7 @@ SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopp
   c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.deadline, c.tool, c.tool_version,
   c.args, c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
-  a.withdrawal, a.policy_digest, a.ready_at, a.kind,
+  a.withdrawal, a.policy_digest, a.ready_at, a.kind, a.risk,
   (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
 FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
   LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
@@ -188,6 +188,7 @@ def _approval_of(row: asyncpg.Record, call: ToolCall) -> ApprovalValidity:
         row["policy_digest"],
         row["ready_at"],
         row["kind"],
+        row["risk"],
     )
 
 

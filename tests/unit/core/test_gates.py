@@ -259,8 +259,11 @@ RELIED_ON |= {"quorum_high_risk": 1, "hold_seconds": 5, "escalation_role": "revi
 @given(st.sets(st.sampled_from(sorted(RELIED_ON))), st.sets(st.sampled_from(sorted(BESIDE))))
 def test_a_policys_digest_changes_only_with_who_decides(changed: set[str], beside: set[str]) -> None:
     given_fields = {name: RELIED_ON[name] for name in changed} | {name: BESIDE[name] for name in beside}
-    same = ApprovalPolicy.model_validate(given_fields).digest == ApprovalPolicy().digest
-    assert same is (not changed)
+    policy = ApprovalPolicy.model_validate(given_fields)
+    assert (policy.digest == ApprovalPolicy().digest) is (not changed)
+    own_quorum = {"quorum_high_risk", "quorum"} if "quorum_high_risk" in changed else set()
+    for risk, beside_risk in (("high", own_quorum), ("low", {"quorum_high_risk", "hold_seconds"})):
+        assert (ApprovalPolicy().digest_for(risk) in policy.digests_for(risk)) is (not changed - beside_risk)
 
 
 def refused_rounds(*comments: tuple[str, ...]) -> dict[int, list[Verdict]]:
