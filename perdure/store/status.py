@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import asyncpg
 
 from perdure.store.agents import SHARED
-from perdure.store.approvals.views import OPEN
+from perdure.store.approvals.review import OPEN
 from perdure.store.database import Connection, Database
 from perdure.store.turns.views import show_stuck
 from perdure.store.valkey import Valkey

@@ -27,6 +27,7 @@ from perdure.core.turns import Caps
 from perdure.store.approvals import assignments, requests, views
 from perdure.store.approvals.assignments import withdraw
 from perdure.store.approvals.decisions import LimitRaise, SubmittedDecision, decide, raise_limits
+from perdure.store.approvals.reissue import outdated_tools
 from perdure.store.approvals.review import escalate_all_overdue, fall_back
 from perdure.store.approvals.views import Filters
 from perdure.store.database import Database
@@ -435,6 +436,7 @@ async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Po
     assert (await run(policies, ran_before)).state is CallState.DONE, "published again as it was"
     async with changed(policies, what):
         assert (await reviewer_choices(policies, done))[0] is None
+        assert late.request_id not in await in_transaction(policies.harness.db, outdated_tools), "as in the list"
         why, allowed = await reviewer_choices(policies, request)
         assert why and allowed == ["reject", "respond"]
         changes = (await approval_view(policies, request, policies.who("bob")))["changes"]

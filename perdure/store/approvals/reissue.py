@@ -23,7 +23,7 @@ from perdure.store import audit
 from perdure.store.agents import card_of_version, published_agent
 from perdure.store.approvals.decisions import EditNotChecked
 from perdure.store.approvals.requests import args_invalid, call_digest, policy_columns
-from perdure.store.approvals.review import Review, find_outdated, lock_for_review
+from perdure.store.approvals.review import OPEN, Review, find_outdated, lock_for_review
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, write
@@ -55,15 +55,16 @@ UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call
 _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
 _POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_seconds", "escalation_role")
 """The columns of a request that its policy's digest covers."""
-_OPEN = """
-SELECT id, status, kind, tool, agent_id, tool_version, risk, policy_digest, server_changed FROM approvals
-WHERE status = 'pending' OR status = 'edited' OR status = 'approved' AND kind = 'approval'
+_OPEN = f"""
+SELECT id, status, kind, tool, agent_id, tool_version, risk, policy_digest, server_changed FROM approvals a
+WHERE {OPEN} OR status = 'edited' OR status = 'approved' AND kind = 'approval'
 """
 """The conditions of two indexes: all approved checkpoints and answers, which stay approved, are not read."""
 
 
 async def outdated_tools(tx: Connection) -> dict[str, str]:
-    """Returns the tool of each outdated approval of the tenant whose call has not started, by approval id."""
+    """Returns the tool of each outdated approval of the tenant whose call has not started, by approval id. Requests
+    past their last deadline are not open, and left out."""
     rows = await tx.fetch(_OPEN)
     outdated = await find_outdated(tx, rows)
     return {str(row["id"]): row["tool"] for row in rows if str(row["id"]) in outdated}

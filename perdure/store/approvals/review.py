@@ -58,6 +58,10 @@ SELECT v.user_id, v.seat_id, v.created_by, u.name, u.disabled_at IS NULL AND v.r
 FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id
 WHERE v.approval_id = $1 AND v.voided_at IS NULL
 """
+PAST_LAST_DEADLINE = "a.expires_at <= now() AND (a.on_timeout = 'deny' OR a.escalated_at IS NOT NULL)"
+OPEN = f"(a.status = 'pending' AND NOT ({PAST_LAST_DEADLINE}))"
+"""An SQL condition: the request is not decided and can still be. It has a form that an index supports. The index finds
+the few pending requests among all decided ones."""
 MAX_ROWS_PER_TRANSACTION = 50
 """Rows per transaction of the reconciler. Each row writes an audit row, and the tenant's audit chain is locked from the
 first one to the commit. 500 rows blocked all decisions of the tenant for half a second (measured)."""

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from perdure.contracts.errors import CallerError
 from perdure.contracts.turns import TurnAddress
 from perdure.core.text import clean
-from perdure.store.approvals.views import OPEN
+from perdure.store.approvals.review import OPEN
 from perdure.store.database import Connection
 
 MAX_REASON_CHARACTERS = 400

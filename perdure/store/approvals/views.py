@@ -20,17 +20,19 @@ from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.agents import card_of_version, published_agent
 from perdure.store.approvals.reissue import outdated_tools, policy_difference
 from perdure.store.approvals.requests import event_call_id
-from perdure.store.approvals.review import approval_record, find_outdated, with_delegations
+from perdure.store.approvals.review import (
+    OPEN,
+    PAST_LAST_DEADLINE,
+    approval_record,
+    find_outdated,
+    with_delegations,
+)
 from perdure.store.database import Connection
 from perdure.store.paging import WhereBuilder, cursor_after, read_cursor, read_number_cursor
 
-_OVERDUE = "a.expires_at <= now() AND (a.on_timeout = 'deny' OR a.escalated_at IS NOT NULL)"
-STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {_OVERDUE} THEN 'expired' ELSE a.status END"
+STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {PAST_LAST_DEADLINE} THEN 'expired' ELSE a.status END"
 """The current status as an SQL expression. A pending request past its last deadline is `expired`, even if the expiry
 has not been stored yet."""
-# The same condition in a form that an index supports, because no index covers the CASE expression. The index finds the
-# few pending requests among all decided ones.
-OPEN = f"(a.status = 'pending' AND NOT ({_OVERDUE}))"
 _EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
 _OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.OUTDATED}
 """Statuses that are stored in the row and depend neither on the time nor on the published agent."""
@@ -148,7 +150,7 @@ def _page(
     if filters.status == "expired":
         where.add_condition(_EXPIRED)
     elif outdated is not None:
-        where.add_condition(f"a.id = ANY({{0}}::uuid[]) AND NOT (a.status = 'pending' AND {_OVERDUE})", outdated)
+        where.add_condition("a.id = ANY({0}::uuid[])", outdated)
     elif filters.status != "pending":
         where.add_state("a.status", filters.status, _OVER)
     where.add_state("a.kind", filters.kind, frozenset(RequestKind))
