@@ -151,6 +151,9 @@ async def test_a_reissue_is_checked_by_the_types_of_the_new_version(
         cards = [card.model_copy(update=wide) for card in agent.cards] if agent else []
         return agent.model_copy(update={"cards": cards}) if agent else None
 
+    async def ask_server(*given: Any) -> Checked:
+        return Checked(fault="changed", server_changed=True)
+
     monkeypatch.setattr(reissue, "published_agent", checking_agent)
     asked = await paused(api)
     await behind_its_back(api, "UPDATE approvals SET tool_version = 'old' WHERE id = $1", asked.approval["id"])
@@ -160,32 +163,12 @@ async def test_a_reissue_is_checked_by_the_types_of_the_new_version(
     assert refusal(refused) == (422, "args_invalid")
     assert [each["field"] for each in refused.json()["error"]["details"]["fields"]] == ["order"]
     await behind_its_back(api, args % "1043", asked.turn_id)
-    with monkeypatch.context() as brief:
-        brief.setattr(workflow_client, "CHECK_TIMEOUT", timedelta(seconds=1))
-        api.app.state.services = replace(api.services, routing=own_queues(Routing.spread()))  # without workers
-        unchecked = await reviewer.post(f"{asked.path}/reissue")
-        api.app.state.services = api.services
-    assert refusal(unchecked) == (503, "tool_check_unavailable")
+    with monkeypatch.context() as drifted:
+        drifted.setattr(approvals, "run_edit_check", ask_server)
+        assert refusal(await reviewer.post(f"{asked.path}/reissue")) == (409, "cannot_reissue")
     assert (await reviewer.get(asked.path)).json()["status"] == "outdated" and await proposed_edits(api, asked) == {}
     reissued = await reviewer.post(f"{asked.path}/reissue")
     assert (reissued.status_code, reissued.json()["args"]["order"]) == (201, "1043"), reissued.text
-    await stop_turns(reviewer, asked)
-
-
-async def test_a_reissue_asks_a_server_that_changed_the_tool(
-    api: Api, reviewer: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ask_server(*given: Any) -> Checked:
-        return Checked(fault="changed", server_changed=True)
-
-    asked = await paused(api)
-    await behind_its_back(api, "UPDATE approvals SET server_changed = true WHERE id = $1", asked.approval["id"])
-    assert refusal(await asked.decided(reviewer)) == (409, "approval_outdated")
-    with monkeypatch.context() as changed:
-        changed.setattr(approvals, "run_edit_check", ask_server)
-        assert refusal(await reviewer.post(f"{asked.path}/reissue")) == (409, "cannot_reissue")
-    reissued = await reviewer.post(f"{asked.path}/reissue")
-    assert (reissued.status_code, reissued.json()["status"]) == (201, "pending"), reissued.text
     await stop_turns(reviewer, asked)
 
 
