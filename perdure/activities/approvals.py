@@ -1,15 +1,15 @@
 """Activities for approvals: `approvals.open` and `approvals.read` for the requests of a pause, and `tools.preview`."""
 
-import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pydantic import JsonValue
 from temporalio import activity
 
+from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard, is_cancelled
-from perdure.activities.tool_failures import FailureReport, is_time_limit
+from perdure.activities.guard import activity_guard
+from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.values import canonical_json
@@ -128,20 +128,15 @@ class PreviewActivities:
             secrets=secrets,
             reads_only=True,
         )
-        limit = asyncio.timeout(self._seconds)
-        try:
-            async with limit:
-                preview = await tool.preview.make(approval.args, context)
-        except (ToolRefused, ToolUnavailable, AnswerWithheld, EgressRefused) as error:
-            return {"fault": tool.report.own_message(error)}
-        except (Exception, asyncio.CancelledError) as error:  # an author's code can raise anything
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                raise
-            if is_time_limit(error, limit):
-                return {"fault": f"no response within {self._seconds:g} s"}
-            tool.report.log("preview_failed", error)
-            return {"fault": f"the preview failed: {tool.report.without_message(error)}"}
-        return _bounded(preview)
+        preview = await run_author_code(tool.preview.make(approval.args, context), self._seconds)
+        if not isinstance(preview, Raised):
+            return _bounded(preview)
+        if isinstance(preview.error, ToolRefused | ToolUnavailable | AnswerWithheld | EgressRefused):
+            return {"fault": tool.report.own_message(preview.error)}
+        if preview.timed_out:
+            return {"fault": f"no response within {self._seconds:g} s"}
+        tool.report.log("preview_failed", preview.error)
+        return {"fault": f"the preview failed: {tool.report.without_message(preview.error)}"}
 
 
 def _bounded(preview: Preview) -> dict[str, JsonValue]:

@@ -12,10 +12,11 @@ from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import activity_guard, cancelled_by_stop, is_cancelled
+from perdure.activities.guard import activity_guard, cancelled_by_stop
 from perdure.activities.tool_execution import need_current_tool
-from perdure.activities.tool_failures import FailureReport, is_time_limit
+from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem
@@ -151,20 +152,18 @@ class AssemblyActivities:
         inputs: dict[str, JsonValue] = {USER_MESSAGES_ARGUMENT: [*started.user_messages]} if config.hears else {}
         explicit = {**inputs, **declared.arguments}
         arguments = merge_arguments(config.defaults, config.inject_inputs, merge_outputs(started.outputs), explicit)
-        limit = asyncio.timeout(config.timeout)
         try:
-            async with limit:
-                result = await declared.tool.run(arguments, context)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and cancelled_by_stop():
+            result = await run_author_code(declared.tool.run(arguments, context), config.timeout)
+        except asyncio.CancelledError:
+            if cancelled_by_stop():
                 raise AttemptFailed(AttemptFault.REFUSED, "the turn was stopped") from None
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                raise
+            raise
+        if isinstance(result, Raised):
             report = FailureReport.of(self._deps, declared.tool, context.card, context.turn_id, context.call_id)
-            failed = _classify(error, config.timeout if is_time_limit(error, limit) else None, report)
+            failed = _classify(result.error, config.timeout if result.timed_out else None, report)
             if failed.fault in (AttemptFault.UNCLASSIFIED, AttemptFault.TIMEOUT):
-                report.log("tool_call_failed", error)
-            raise failed from None
+                report.log("tool_call_failed", result.error)
+            raise failed
         try:
             completeness = completeness_of(result.output)
         except ValueError as error:
@@ -209,7 +208,7 @@ class AssemblyActivities:
         )
 
 
-def _classify(error: BaseException, limit_seconds: float | None, report: FailureReport) -> AttemptFailed:
+def _classify(error: Exception, limit_seconds: float | None, report: FailureReport) -> AttemptFailed:
     """Classifies an error. Only messages of the tools themselves are passed on; for other errors, the message names
     just the kind. `limit_seconds` is the time limit of the attempt if it passed."""
     if isinstance(error, ToolUnavailable):

@@ -8,24 +8,21 @@ import structlog
 from pydantic import JsonValue
 from temporalio import activity
 
+from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.guard import cancelled_by_stop, is_cancelled
-from perdure.activities.tool_failures import FailureReport, is_time_limit
+from perdure.activities.guard import cancelled_by_stop
+from perdure.activities.tool_answers import denial, error_answer
+from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost, ServerToolChanged
 from perdure.activities.toolbox.registry import BlockTool, block_tool
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import CallState, EffectClass, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
-from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_EXECUTING, TOOL_RESULT
-from perdure.contracts.messages import MessageRef, Role
-from perdure.contracts.values import canonical_json
-from perdure.core.agents.prompts import with_changed_arguments
-from perdure.core.agents.rules import plain_facts
+from perdure.contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from perdure.core.approvals.validity import (
     GRANTED_STATUSES,
     NOT_PUBLISHED,
-    STATUSES_WITH_REASON,
     ApprovalValidity,
     InForce,
     PlannedVersion,
@@ -33,17 +30,16 @@ from perdure.core.approvals.validity import (
     call_refusal,
     lapse,
 )
-from perdure.core.calls.failures import is_permanent, known, replaced, unwrapped
+from perdure.core.calls.failures import is_permanent, known, unwrapped
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
-from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.json_reading import ArgumentsRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from perdure.store.approvals.reissue import cancel_outdated, reopen_outdated
 from perdure.store.calls import tool_calls
-from perdure.store.database import Connection, new_id
-from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.database import Connection
+from perdure.store.events.event_log import NewEvent, write
 from perdure.store.faults import StoreFault, raised_by_asyncpg, store_fault
 
 CallableTool = Tool | BlockTool | McpTool
@@ -53,12 +49,6 @@ MIN_VERSION_RETRY_SECONDS, VERSION_RETRIES = 2.0, 20
 MAX_VERSION_ATTEMPTS = 25
 """The attempt at which a call stops waiting for a version, whatever the clock says. Temporal ends an activity after 30
 (perdure/core/calls/retries.py), and the turn would fail with it."""
-MAX_STATE_CHARACTERS = 8 * 1024
-"""State updates beyond this are dropped, with a warning in the log."""
-MAX_GRAPH_CALL_CHARACTERS = 32 * 1024
-"""Maximum answer of a call that the graph itself makes, because the whole answer is stored in Temporal's history."""
-MAX_MESSAGE_CHARACTERS = 64 * 1024
-"""A longer tool message is cut, with a note to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,23 +389,19 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
 
     Raises: CancelledError when this worker drains.
     """
-    limit = asyncio.timeout(claimed.card.timeout_seconds)
     try:
-        async with limit:
-            result = await claimed.tool.run(claimed.args, context)
-    except (ToolRefused, ToolUnavailable) as error:
-        return _not_done(claimed, error, context)
-    except AnswerWithheld as error:
-        return _withheld(claimed, error, context)
-    except asyncio.CancelledError as error:
+        result = await run_author_code(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
+    except asyncio.CancelledError:
         if cancelled_by_stop():
             return _stopped(context)
-        if is_cancelled():
-            raise
-        return _raised(claimed, replaced(error), context)
-    except Exception as error:  # an author's code can raise anything
-        return _raised(claimed, error, context, timed_out=is_time_limit(error, limit))
-    return ToolAttempt(ActionEnd.RETURNED, result=result)
+        raise
+    if not isinstance(result, Raised):
+        return ToolAttempt(ActionEnd.RETURNED, result=result)
+    if isinstance(result.error, ToolRefused | ToolUnavailable):
+        return _not_done(claimed, result.error, context)
+    if isinstance(result.error, AnswerWithheld):
+        return _withheld(claimed, result.error, context)
+    return _raised(claimed, result, context)
 
 
 def _limit_message(claimed: ClaimedCall) -> str:
@@ -440,8 +426,9 @@ def _check_failure(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable) -
     return claimed.report.log("tool_check_raised", crash) if crash is not None else ""
 
 
-def _raised(claimed: ClaimedCall, error: Exception, context: ToolContext, *, timed_out: bool = False) -> ToolAttempt:
+def _raised(claimed: ClaimedCall, raised: Raised, context: ToolContext) -> ToolAttempt:
     """Returns the end of an attempt that raised something other than the tool's own answer."""
+    error, timed_out = raised.error, raised.timed_out
     retried = claimed.tool.retry_errors if isinstance(claimed.tool, Tool) else ()
     message, permanent = f"the call failed ({type(unwrapped(error)).__name__})", False
     failure = claimed.report.log("tool_call_failed", error)
@@ -495,105 +482,18 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     conflicts pass unchanged: they are not the tool's answer, and another attempt may succeed. A missing table is the
     tool's own mistake.
     """
-    limit = asyncio.timeout(claimed.card.timeout_seconds)
-    try:
-        async with limit:
-            return await claimed.tool.run(claimed.args, context)
-    except (ToolRefused, ToolUnavailable) as error:
-        raise LocalToolFailed(claimed.report.own_message(error), _check_failure(claimed, error)) from None
-    except (AnswerWithheld, EgressRefused) as error:
-        raise LocalToolFailed(claimed.report.own_message(error)) from None
-    except PerdureError:
-        raise
-    except Exception as error:
-        # The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
-        if raised_by_asyncpg(error) and store_fault(error) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT):
-            raise
-        raise _local_failure(claimed, error, timed_out=is_time_limit(error, limit)) from None
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        raise _local_failure(claimed, replaced(error)) from None
-
-
-def _local_failure(claimed: ClaimedCall, error: Exception, *, timed_out: bool = False) -> LocalToolFailed:
+    result = await run_author_code(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
+    if not isinstance(result, Raised):
+        return result
+    error = result.error
+    if isinstance(error, ToolRefused | ToolUnavailable):
+        raise LocalToolFailed(claimed.report.own_message(error), _check_failure(claimed, error))
+    if isinstance(error, AnswerWithheld | EgressRefused):
+        raise LocalToolFailed(claimed.report.own_message(error))
+    # The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.
+    is_lost = raised_by_asyncpg(error) and store_fault(error) in (StoreFault.UNAVAILABLE, StoreFault.CONFLICT)
+    if is_lost or isinstance(error, PerdureError):
+        raise error
     failure = claimed.report.log("tool_call_failed", error)
     message = f"the tool failed ({type(unwrapped(error)).__name__})"
-    return LocalToolFailed(_limit_message(claimed) if timed_out else message, failure)
-
-
-@dataclass(frozen=True, slots=True)
-class CallAnswer:
-    """The answer of a call in three forms: the ledger's outcome, the tool message for the model, and the events."""
-
-    outcome: ToolOutcome
-    message: NewMessage
-    events: tuple[NewEvent, ...]
-
-    @property
-    def row(self) -> tuple[CallState, dict[str, JsonValue], NewMessage]:
-        """The state, outcome and message that the ledger stores."""
-        return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
-
-
-def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> CallAnswer:
-    """Returns the answer for a result. If a reviewer changed the arguments, the answer notes it.
-
-    State updates are kept only if the card names them and they are small, because the state is stored in Temporal's
-    histories.
-    """
-    output: JsonValue = result.output
-    if approval is not None and approval.edited:
-        output = with_changed_arguments(approval.args, output)
-    patch = {name: value for name, value in result.state.items() if name in card.wants_state}
-    if len(canonical_json(patch)) > MAX_STATE_CHARACTERS:
-        _log.warning("tool_state_dropped", tool=card.name, most=MAX_STATE_CHARACTERS)
-        patch = {}
-    if call.ask.args is not None and len(canonical_json(output)) > MAX_GRAPH_CALL_CHARACTERS:
-        return error_answer(call, f"the answer exceeds {MAX_GRAPH_CALL_CHARACTERS} characters")
-    facts = plain_facts(result.output, call.ask.paths)  # without the note: rules read the tool's own answer
-    return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
-
-
-def error_answer(call: ToolCall, message: str, *, wrapped: bool = False, failure: str = "") -> CallAnswer:
-    """Returns an answer for a failure that the model can react to. `wrapped` adds the wrapper of a code block's
-    results. Only the event has `failure`, which is for people."""
-    body: dict[str, JsonValue] = {"status": "error", "message": message}
-    answer = _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
-    (event,) = answer.events
-    data = {**event.data, "message": preview(message), **({"failure": failure} if failure else {})}
-    return replace(answer, events=(replace(event, data=data),))
-
-
-def denial(call: ToolCall, approval: ApprovalValidity | None, reason: str | None) -> CallAnswer:
-    """Returns the answer for a call that a person or a rule forbade, with the reviewer's reason if there is one."""
-    body: dict[str, JsonValue] = {"status": "denied", "message": reason or "the call was not allowed"}
-    if approval is not None and approval.status in STATUSES_WITH_REASON and approval.comment:
-        body["reason"] = approval.comment
-    return _answer(call, CallState.DENIED, body, TOOL_DENIED)
-
-
-def _answer(
-    call: ToolCall,
-    state: CallState,
-    output: JsonValue,
-    event: str,
-    patch: dict[str, JsonValue] | None = None,
-    facts: dict[str, JsonValue] | None = None,
-) -> CallAnswer:
-    content = canonical_json(output)
-    if len(content) > MAX_MESSAGE_CHARACTERS:
-        content = content[:MAX_MESSAGE_CHARACTERS] + f"… [cut: {len(content)} characters]"
-    tokens = estimated_tokens(content)
-    message = NewMessage(new_id(), Role.TOOL, content, call_id=call.ask.call_id, tokens=tokens)
-    ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call.ask.call_id)
-    outcome = ToolOutcome(
-        call_id=call.ask.call_id,
-        state=state,
-        message=ref,
-        patch=patch or {},
-        facts=facts or {},
-        output=output if call.ask.args is not None else None,
-    )
-    shown: dict[str, JsonValue] = {"tool": call.ask.tool, "result": preview(content), "message_id": message.id}
-    return CallAnswer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))
+    raise LocalToolFailed(_limit_message(claimed) if result.timed_out else message, failure)

@@ -1,7 +1,6 @@
 """Reports a tool that raised: the author's frames for the worker's log, a line for people, and what is known of an
 effect with an unknown outcome."""
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,22 +14,15 @@ from perdure.activities.providers.masking import mask_secrets
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
-from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, errors_in, failure_text, frames_of, known, unwrapped
+from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, frames_of, known, unwrapped
 from perdure.core.calls.secrets import without_secrets
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest
-from perdure.sdk.outcomes import READ_METHODS, CallTimeout
+from perdure.sdk.outcomes import READ_METHODS
 from perdure.sdk.tools import Tool
 
 _log = structlog.get_logger(__name__)
-
-
-def is_time_limit(error: BaseException, limit: asyncio.Timeout) -> bool:
-    """Returns whether the engine's time limit ended a call, not one of the tool's own. `context.send` may notice it
-    first."""
-    kind = TimeoutError if limit.expired() else CallTimeout
-    return all(isinstance(each, kind) for each in errors_in(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,15 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop, current_attempt, uncancelled
+from perdure.activities.tool_answers import CallAnswer, error_answer, settled_answer
 from perdure.activities.tool_execution import (
-    CallAnswer,
     ClaimedCall,
     LocalToolFailed,
     ToolAttempt,
     attempt_call,
     claim_call,
-    error_answer,
     reopen_if_changed,
     run_local_tool,
-    settled_answer,
 )
 from perdure.activities.working_memory import save_working_memory
 from perdure.contracts.calls import CallState, KnownEnd, ToolCall, ToolOutcome

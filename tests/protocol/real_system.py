@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import asyncpg
 
-from perdure.activities.tool_execution import ClaimedCall, claim_call, settled_answer
+from perdure.activities.tool_answers import settled_answer
+from perdure.activities.tool_execution import ClaimedCall, claim_call
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import uptime_seconds
 from perdure.contracts.activities import VerdictsRequest

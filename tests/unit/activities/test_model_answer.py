@@ -9,7 +9,7 @@ import pytest
 from perdure.activities import model_answer
 from perdure.activities.model_answer import MAX_THINKING_CHARACTERS, StreamAccumulator, events_of, plan_calls, reply_of
 from perdure.activities.providers.provider import Complete, DraftCall
-from perdure.activities.tool_execution import settled_answer
+from perdure.activities.tool_answers import settled_answer
 from perdure.contracts import calls as contracts
 from perdure.contracts.agents import AgentDefinition, OnLength, PublishedAgent, ToolCard
 from perdure.contracts.calls import EffectClass, ModelCall, ModelCallRequest, OutputAsk, OutputForm, ToolCall

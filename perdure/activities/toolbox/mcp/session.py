@@ -56,7 +56,7 @@ _DISCONNECT_SECONDS = 5.0
 _NO_JSON = object()
 MAX_OUTPUT_CHARACTERS = 48 * 1024
 """Maximum length of one answer as the model reads it. It is below the limit of a tool message
-(perdure/activities/tool_execution.py), so that the cut is marked where it happens."""
+(perdure/activities/tool_answers.py), so that the cut is marked where it happens."""
 MAX_ERROR_CHARACTERS = 2_000
 MAX_BLOCKS = 100
 _MAX_DEPTH = 64

@@ -18,7 +18,7 @@ version (`tools.run`). This table interprets the response:
 | any other server error; an unreadable or too large answer    | refused     | ambiguous     |
 | a question (the server requests input)                       | refused     | ambiguous     |
 | the connection ended after the call was sent                 | ambiguous   | ambiguous     |
-| no answer within the tool's time limit (perdure/activities/tool_execution.py) | ambiguous | ambiguous |
+| no answer within the tool's time limit (perdure/activities/author_code.py) | ambiguous | ambiguous |
 
 refused = ToolRefused; unavailable = ToolUnavailable: nothing was sent; ambiguous = any other exception.
 """

@@ -1,0 +1,45 @@
+"""Runs the code of a tool's author within its time limit. What it raises becomes a value, so that every kind of call
+treats time limits, cancellations and mistakes alike."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from perdure.activities.guard import is_cancelled
+from perdure.core.calls.failures import errors_in, replaced
+from perdure.sdk.outcomes import CallTimeout
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What the code raised in place of its result."""
+
+    error: Exception
+    timed_out: bool = False
+    """True if the engine's time limit ended the code, not one of the code's own."""
+
+
+async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:
+    """Returns the result of `work`, or what it raised. A CancelledError of its own is a mistake of the code.
+
+    Raises: CancelledError if the current task is being cancelled.
+    """
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        return Raised(replaced(error))
+    except Exception as error:  # an author's code can raise anything
+        return Raised(error, _is_time_limit(error, limit))
+
+
+def _is_time_limit(error: Exception, limit: asyncio.Timeout) -> bool:
+    """Returns whether the engine's time limit ended the code. `context.send` may notice it first."""
+    kind = TimeoutError if limit.expired() else CallTimeout
+    return all(isinstance(each, kind) for each in errors_in(error))
