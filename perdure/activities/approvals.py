@@ -131,12 +131,13 @@ class PreviewActivities:
         preview = await run_author_code(tool.preview.make(approval.args, context), self._seconds)
         if not isinstance(preview, Raised):
             return _bounded(preview)
-        if isinstance(preview.error, ToolRefused | ToolUnavailable | AnswerWithheld | EgressRefused):
-            return {"fault": tool.report.own_message(preview.error)}
+        error = preview.answer or preview.error
+        if isinstance(error, ToolRefused | ToolUnavailable | AnswerWithheld | EgressRefused):
+            return {"fault": tool.report.own_message(error)}
         if preview.timed_out:
             return {"fault": f"no response within {self._seconds:g} s"}
-        tool.report.log("preview_failed", preview.error)
-        return {"fault": f"the preview failed: {tool.report.without_message(preview.error)}"}
+        tool.report.log("preview_failed", error)
+        return {"fault": f"the preview failed: {tool.report.without_message(error)}"}
 
 
 def _bounded(preview: Preview) -> dict[str, JsonValue]:

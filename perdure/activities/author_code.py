@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from perdure.activities.guard import is_cancelled
 from perdure.core.calls.failures import errors_in, replaced
-from perdure.sdk.outcomes import CallTimeout
+from perdure.sdk.outcomes import CallTimeout, ToolRefused, ToolUnavailable
 
 T = TypeVar("T")
 
@@ -20,6 +20,15 @@ class Raised:
     error: Exception
     timed_out: bool = False
     """True if the engine's time limit ended the code, not one of the code's own."""
+
+    @property
+    def answer(self) -> ToolRefused | ToolUnavailable | None:
+        """The tool's own answer, if the code raised nothing else. Of a group, as a TaskGroup raises it, the first
+        refusal counts, because another attempt would be refused again. Without one, its first error counts."""
+        errors = errors_in(self.error)
+        answers = [each for each in errors if isinstance(each, ToolRefused | ToolUnavailable)]
+        refusals = (each for each in answers if isinstance(each, ToolRefused))
+        return next(refusals, answers[0]) if len(answers) == len(errors) else None
 
 
 async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:

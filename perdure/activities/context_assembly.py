@@ -160,7 +160,7 @@ class AssemblyActivities:
             raise
         if isinstance(result, Raised):
             report = FailureReport.of(self._deps, declared.tool, context.card, context.turn_id, context.call_id)
-            failed = _classify(result.error, config.timeout if result.timed_out else None, report)
+            failed = _classify(result.answer or result.error, config.timeout if result.timed_out else None, report)
             if failed.fault in (AttemptFault.UNCLASSIFIED, AttemptFault.TIMEOUT):
                 report.log("tool_call_failed", result.error)
             raise failed

@@ -397,8 +397,8 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
         raise
     if not isinstance(result, Raised):
         return ToolAttempt(ActionEnd.RETURNED, result=result)
-    if isinstance(result.error, ToolRefused | ToolUnavailable):
-        return _not_done(claimed, result.error, context)
+    if result.answer is not None:
+        return _not_done(claimed, result.answer, result.error, context)
     if isinstance(result.error, AnswerWithheld):
         return _withheld(claimed, result.error, context)
     return _raised(claimed, result, context)
@@ -408,10 +408,13 @@ def _limit_message(claimed: ClaimedCall) -> str:
     return f"no response within {claimed.card.timeout_seconds:g} s (the tool's timeout_seconds)"
 
 
-def _not_done(claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, context: ToolContext) -> ToolAttempt:
-    """Returns the end of an attempt for which nothing happened, unless another of its requests did something."""
+def _not_done(
+    claimed: ClaimedCall, error: ToolRefused | ToolUnavailable, raised: Exception, context: ToolContext
+) -> ToolAttempt:
+    """Returns the end of an attempt for which nothing happened, unless another of its requests did something. `raised`
+    is the error, or the group with it."""
     message = claimed.report.own_message(error)
-    if claimed.card.effect in (EffectClass.KEYED, EffectClass.OPAQUE) and context.sent.may_have_changed_before(error):
+    if claimed.card.effect in (EffectClass.KEYED, EffectClass.OPAQUE) and context.sent.may_have_changed_before(raised):
         known_end = claimed.report.known(error, context.sent)
         return ToolAttempt(ActionEnd.AMBIGUOUS, message, known=known_end)
     if isinstance(error, ToolRefused):
@@ -485,9 +488,9 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     result = await run_author_code(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
     if not isinstance(result, Raised):
         return result
-    error = result.error
-    if isinstance(error, ToolRefused | ToolUnavailable):
-        raise LocalToolFailed(claimed.report.own_message(error), _check_failure(claimed, error))
+    error, answer = result.error, result.answer
+    if answer is not None:
+        raise LocalToolFailed(claimed.report.own_message(answer), _check_failure(claimed, answer))
     if isinstance(error, AnswerWithheld | EgressRefused):
         raise LocalToolFailed(claimed.report.own_message(error))
     # The type is not enough: a hanging command ends in a bare TimeoutError, as does the tool's time limit.

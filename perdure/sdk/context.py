@@ -14,7 +14,6 @@ from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import file_id
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
-from perdure.core.calls.failures import errors_in
 from perdure.egress import AnswerWithheld, Call, DeadlineMissed, EgressRefused, calling
 from perdure.sdk.outcomes import (
     READ_METHODS,
@@ -105,10 +104,10 @@ class SentRequest:
     """The refusals and unavailabilities that `context.send` raised."""
 
     def may_have_changed_before(self, error: BaseException) -> bool:
-        """Returns whether any request may have changed something, if `context.send` raised this error or a part of this
-        group. An error that the author raises is trusted."""
-        by_send = any(each is raised for each in errors_in(error) for raised in self.raised)
-        return by_send and any(not request.did_nothing for request in self.requests)
+        """Returns whether any request may have changed something. If the author raises an error after his requests, it
+        is trusted. A group is not: its first error cancels other requests, which may have been sent."""
+        is_trusted = not isinstance(error, BaseExceptionGroup) and all(error is not each for each in self.raised)
+        return not is_trusted and any(not request.did_nothing for request in self.requests)
 
     @property
     def method(self) -> str:

@@ -25,7 +25,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.core.turns import Caps
-from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview
+from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview, ToolRefused
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import Decided
 from perdure.store.approvals.reissue import reissue_outdated
@@ -334,6 +334,8 @@ async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, 
     errors = {"break": ValueError, "exit": SystemExit, "cancel": asyncio.CancelledError, "own limit": TimeoutError}
     if mode in errors:
         raise errors[mode]("a secret of the target")
+    if mode == "parts":
+        raise ExceptionGroup("parts", [ToolRefused("no paper")])
     after = "x" * MAX_PREVIEW_CHARACTERS if mode == "long" else f"{100 - amount} left"
     return Preview({"account": "100 left"}, {"account": after})
 
@@ -397,7 +399,7 @@ async def test_after_an_edit_the_record_describes_the_call_that_ran(previews: Pr
     ("mode", "names"),
     [
         *(("send", ""), ("wait", "0.2"), ("break", "ValueError"), ("long", ""), ("older tool", "")),
-        *(("exit", "SystemExit"), ("cancel", "CancelledError"), ("own limit", "TimeoutError")),
+        *(("exit", "SystemExit"), ("cancel", "CancelledError"), ("own limit", "TimeoutError"), ("parts", "no paper")),
     ],
 )
 async def test_a_preview_that_fails_is_reported_and_has_no_effect(previews: Previews, mode: str, names: str) -> None:

@@ -1,5 +1,6 @@
 """Code blocks as tools on real parts, and `tools.assemble` on real rows: what runs, is retried, is an output."""
 
+import asyncio
 import json
 import shutil
 import time
@@ -228,7 +229,11 @@ def status(code: int) -> httpx.HTTPStatusError:
 
 
 @pytest.mark.parametrize(
-    "fault", [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")]
+    "fault",
+    [
+        *(TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")),
+        ExceptionGroup("parts", [ToolUnavailable("away")]),
+    ],
 )
 async def test_a_temporary_fault_is_retried_with_growing_waits(assembler: Assembler, fault: Exception) -> None:
     SAYS.script = [fault]
@@ -246,7 +251,10 @@ async def test_a_temporary_fault_is_retried_with_growing_waits(assembler: Assemb
 
 @pytest.mark.parametrize(
     "said",
-    [status(404), ToolRefused("no such thing"), RuntimeError("secret of the target"), {"completeness": 1.1}, "text"],
+    [
+        *(status(404), ToolRefused("no such thing"), RuntimeError("secret of the target"), asyncio.CancelledError()),
+        *({"completeness": 1.1}, "text"),
+    ],
 )
 async def test_a_permanent_fault_fails_without_a_retry(assembler: Assembler, said: Any) -> None:
     SAYS.script = [said]

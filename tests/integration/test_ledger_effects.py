@@ -31,7 +31,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import TOOL_ERRORS
 from perdure.egress import Transport
-from perdure.sdk.outcomes import CallTimeout
+from perdure.sdk.outcomes import CallTimeout, ToolRefused, ToolUnavailable
 from perdure.sdk.parameters import Parameters
 from perdure.sdk.tools import ToolContext
 from perdure.store.calls import effects, tool_calls
@@ -311,6 +311,15 @@ async def _mean(context: ToolContext, **given: Any) -> None:
     raise _Mean
 
 
+async def _parts(context: ToolContext, **given: Any) -> None:
+    raise ExceptionGroup("parts", [ToolUnavailable("away"), ExceptionGroup("more", [ToolRefused("no paper")])])
+
+
+async def _sent_parts(context: ToolContext, **given: Any) -> None:
+    await context.send("POST", "http://desk.test/post", json={"call": context.turn_id})
+    await _parts(context)
+
+
 def with_tool(harness: Harness, name: str, **given: Any) -> Deps:
     """The worker's clients, with this tool of the desk changed."""
     tool = next(tool for agent, tool in app_agents()[1] if (agent, tool.card.name) == ("desk", name))
@@ -323,6 +332,14 @@ def _lookup(text: str) -> str:
 
 
 async def _checked(context: ToolContext, text: Annotated[str, AfterValidator(_lookup)] = "x") -> None: ...
+
+
+@pytest.mark.parametrize("tool", ["jot", "look", "shout"])
+async def test_a_group_of_refusals_and_unavailabilities_is_refused(harness: Harness, tool: str) -> None:
+    address = await harness.plan((tool, {}))
+    running = ToolActivities(with_tool(harness, tool, function=_parts))
+    ended = await harness.activity(running.run, await harness.tool_call(address, "t1.0"))
+    assert ended.state is S.FAILED and ended.message is not None and "no paper" in ended.message.text
 
 
 @pytest.mark.parametrize("tool", ["jot", "shout"])
@@ -344,6 +361,7 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
         (_interrupts, "raised_before_send", "KeyboardInterrupt: a value at test_ledger_effects.py:"),
         (_impatient, "raised_after_send", "TimeoutError at test_ledger_effects.py:"),
         (_twice, "raised_after_send", ""),
+        (_sent_parts, "raised_after_send", ""),
         (_unasked, "raised_before_send", "HTTPStatusError: a value at "),
         (_own_limit, "raised_before_send", "TimeoutError: a value at "),
         (_parts_wait, "timed_out", "CallTimeout: a value at "),
