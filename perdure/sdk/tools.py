@@ -26,7 +26,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.agents.tool_versions import with_version
 from perdure.core.approvals.gates import tool_needs_approval
 from perdure.core.calls.description import BadTemplate, names_in
-from perdure.core.calls.failures import replaced
+from perdure.core.calls.failures import UnusableResult, replaced
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import FilesForCoroutines, ToolContext, Transaction, UndeclaredSecret
 from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
@@ -118,8 +118,16 @@ class ToolPreview:
         with _loop_kept():
             preview = await self.function(**arguments)
         if not isinstance(preview, Preview):
-            raise TypeError("a preview must return a Preview")
-        return Preview(result_of(preview.before).output, result_of(preview.after).output)
+            raise UnusableResult("a preview must return a Preview", inspect.unwrap(self.function))
+        return Preview(_result(self.function, preview.before).output, _result(self.function, preview.after).output)
+
+
+def _result(function: Callable[..., object], returned: object) -> ToolResult:
+    """Returns what the function returned as a result. Raises: UnusableResult."""
+    try:
+        return result_of(returned)
+    except TypeError as error:
+        raise UnusableResult(str(error), inspect.unwrap(function)) from error
 
 
 @contextmanager
@@ -187,7 +195,7 @@ class Tool:
         if self.parameters.context_name is not None:
             arguments[self.parameters.context_name] = self._own_context(context)
         with _loop_kept():
-            return result_of(await self._call(arguments))
+            return _result(self.function, await self._call(arguments))
 
     async def bind(self, args: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Returns the function's arguments, checked and converted by its types. An author's validators run in a thread,

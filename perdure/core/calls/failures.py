@@ -2,11 +2,11 @@
 known of an effect."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 
 from pydantic import JsonValue
 
@@ -33,8 +33,11 @@ MAX_MESSAGE_CHARACTERS = 200
 _MAX_CAUSES = 8
 _FIRST_FRAMES, _LAST_FRAMES = 5, 15
 _ENGINE = ("perdure", "asyncio")
-_RAISERS = ("the tool", "coroutine", "generator", "async generator")
-"""Python's own RuntimeErrors in place of StopIteration and StopAsyncIteration name the last three."""
+_STOPS = (StopIteration, StopAsyncIteration)
+_STOP_SENTENCES = frozenset(
+    f"{raiser} raised {stop.__name__}" for raiser in ("coroutine", "generator", "async generator") for stop in _STOPS
+)
+"""The messages of the RuntimeErrors that Python raises in place of these two."""
 _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
     {
         KnownEnd.RAISED_BEFORE_SEND: "the tool raised an error before context.send sent a request that can change "
@@ -74,10 +77,22 @@ def unwrapped(error: BaseException) -> BaseException:
     return errors_in(error)[0]
 
 
-def replaced(error: BaseException) -> RuntimeError:
+class Replacement(RuntimeError):
+    """Replaces an error that a future or the worker's loop cannot carry. Its cause is that error."""
+
+
+class UnusableResult(TypeError):
+    """A function returned what cannot be its result. It has ended then, so no frame shows it."""
+
+    def __init__(self, message: str, function: Callable[..., object]) -> None:
+        super().__init__(message)
+        self.function = function
+
+
+def replaced(error: BaseException) -> Replacement:
     """Returns a RuntimeError in place of what a future or the worker's loop cannot carry, such as StopIteration or
     SystemExit. Its cause is that error, which has the place."""
-    replacement = RuntimeError(f"{_RAISERS[0]} raised {type(error).__name__}")
+    replacement = Replacement(f"the tool raised {type(error).__name__}")
     replacement.__cause__ = error
     return replacement
 
@@ -87,9 +102,8 @@ def errors_in(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [each for part in error.exceptions for each in errors_in(part)]
     cause = error.__cause__
-    sentences = [(f"{raiser} raised {type(cause).__name__}",) for raiser in _RAISERS]
-    is_replacement = type(error) is RuntimeError and error.args in sentences
-    return errors_in(cause) if cause is not None and is_replacement else [error]
+    is_of_python = type(error) is RuntimeError and isinstance(cause, _STOPS) and str(error) in _STOP_SENTENCES
+    return errors_in(cause) if cause is not None and (isinstance(error, Replacement) or is_of_python) else [error]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +124,15 @@ def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
     """Returns the frames of the author's code and of what it called, outermost first, without values.
 
     If the error has none in the app's `folder`, those of its cause count, and then those of its group. The time limit
-    of a call is raised outside the tool, and its cause where the tool waited.
+    of a call is raised outside the tool, and its cause where the tool waited. An unusable result has
+    the line at which its function begins, with its decorators.
     """
-    found = [_author_frames(each, folder) for each in (*_causes(unwrapped(error)), error)]
+    first = unwrapped(error)
+    function = first.function if isinstance(first, UnusableResult) else None
+    code: CodeType | None = getattr(function, "__code__", None)
+    if code is not None:
+        return [_frame(code, code.co_firstlineno, getattr(function, "__module__", "?"), _root(folder))]
+    found = [_author_frames(each, folder) for each in (*_causes(first), error)]
     frames = next((each for each in found if any(frame.in_app for frame in each)), found[0])
     return frames if len(frames) <= _FIRST_FRAMES + _LAST_FRAMES else frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
 
@@ -137,20 +157,23 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _author_frames(error: BaseException, folder: Path | None) -> list[Frame]:
-    root = folder.resolve() if folder is not None else None
-    walked = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
-    read = [_frame(frame, line, root) for frame, line in walked]
+    walked, root = [(frame, line) for frame, line in walk_tb(error.__traceback__)], _root(folder)
+    read = [_frame(frame.f_code, line, _module(frame), root) for frame, line in walked]
     of_app = next((number for number, frame in enumerate(read) if frame.in_app), None)
     of_others = (number for number, (frame, _) in enumerate(walked) if _module(frame).split(".")[0] not in _ENGINE)
     first = of_app if of_app is not None else next(of_others, 0)
     return read[first:]
 
 
-def _frame(frame: FrameType, line: int, root: Path | None) -> Frame:
-    path, function = Path(frame.f_code.co_filename).resolve(), frame.f_code.co_name
+def _root(folder: Path | None) -> Path | None:
+    return folder.resolve() if folder is not None else None
+
+
+def _frame(code: CodeType, line: int, module: str, root: Path | None) -> Frame:
+    path, function = Path(code.co_filename).resolve(), code.co_name
     if root is not None and path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts:
         return Frame(path.relative_to(root).as_posix(), line, function, in_app=True)
-    return Frame(_module(frame), line, function, in_app=False)
+    return Frame(module, line, function, in_app=False)
 
 
 def _module(frame: FrameType) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perdure.contracts import ids
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls import ledger
-from perdure.core.calls.failures import failure_text, frames_of, is_permanent, replaced
+from perdure.core.calls.failures import UnusableResult, failure_text, frames_of, is_permanent, replaced
 from perdure.core.calls.ledger import (
     ActionEnd,
     Attempt,
@@ -185,7 +185,8 @@ NO_JSON = json.JSONDecodeError("no", "<", 0)
     *((kind("x"), (), True, True) for kind in (StopIteration, StopAsyncIteration, SystemExit, CancelledError)),
     *((kind("x"), (), True, True) for kind in (RecursionError, GeneratorExit)),
     (replaced(StopIteration("x")), (), True, True),
-    (_raised(RuntimeError("no rows"), StopIteration()), (), True, False),
+    (_raised(RuntimeError("coroutine raised StopIteration"), StopIteration()), (), True, True),
+    (_raised(RuntimeError("the tool raised KeyError"), KeyError()), (), True, False),
 ])  # fmt: skip
 def test_mistakes_of_the_code_are_not_retried(
     error: Exception, retried: tuple[type[Exception], ...], has_answer: bool, expected: bool
@@ -204,6 +205,8 @@ def test_a_failure_names_the_innermost_place_of_the_app() -> None:
         error = raised
     assert failure_text(error, "", frames_of(error, None)).startswith("JSONDecodeError at json.decoder:")
     assert [frame.place.split(".")[0] for frame in frames_of(error, here)][:2] == ["test_ledger", "json"]
+    unusable = UnusableResult("no JSON", _raised)
+    assert failure_text(unusable, "", frames_of(unusable, here)) == f"UnusableResult at {HERE}:{line - 2}"
     far = ValueError("without a place")
     far.__cause__ = _raised(SystemExit(1))
     assert failure_text(far, "", frames_of(far, here)) == f"ValueError at {HERE}:{line}"
