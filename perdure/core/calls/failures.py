@@ -124,16 +124,17 @@ def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
     """Returns the frames of the author's code and of what it called, outermost first, without values.
 
     If the error has none in the app's `folder`, those of its cause count, and then those of its group. The time limit
-    of a call is raised outside the tool, and its cause where the tool waited. An unusable result has
-    the line at which its function begins, with its decorators.
+    of a call is raised outside the tool, and its cause where the tool waited. An unusable result without a cause in the
+    app has the line at which its function begins, with its decorators.
     """
     first = unwrapped(error)
+    found = [_author_frames(each, folder) for each in (*_causes(first), error)]
     function = first.function if isinstance(first, UnusableResult) else None
     code: CodeType | None = getattr(function, "__code__", None)
     if code is not None:
-        return [_frame(code, code.co_firstlineno, getattr(function, "__module__", "?"), _root(folder))]
-    found = [_author_frames(each, folder) for each in (*_causes(first), error)]
-    frames = next((each for each in found if any(frame.in_app for frame in each)), found[0])
+        found.append([_frame(code, code.co_firstlineno, getattr(function, "__module__", "?"), _root(folder))])
+    usual = found[0] if code is None else found[-1]
+    frames = next((each for each in found if any(frame.in_app for frame in each)), usual)
     return frames if len(frames) <= _FIRST_FRAMES + _LAST_FRAMES else frames[:_FIRST_FRAMES] + frames[-_LAST_FRAMES:]
 
 
