@@ -22,6 +22,9 @@ from perdure.sdk.context import SentRequest
 from perdure.sdk.outcomes import READ_METHODS
 from perdure.sdk.tools import Tool
 
+MAX_OWN_CHARACTERS = 48 * 1024
+"""Maximum length of an error's text for the model. It is below the limit of a tool message
+(perdure/activities/tool_answers.py), so that the cut is marked where it happens."""
 _log = structlog.get_logger(__name__)
 
 
@@ -66,7 +69,9 @@ class FailureReport:
     def own_message(self, error: Exception) -> str:
         """Returns the text of an error for the model, without the tool's secrets, which the target may echo."""
         try:
-            return without_secrets(str(getattr(error, "message", error)), self.secrets)
+            message = str(getattr(error, "message", error))
+            shown = without_secrets(message, self.secrets, MAX_OWN_CHARACTERS)
+            return shown if len(message) <= MAX_OWN_CHARACTERS else f"{shown}… [cut: {len(message)} characters]"
         except Exception:  # an author's class can raise anything
             return type(error).__name__
 

@@ -179,8 +179,8 @@ def _reason_text(response: httpx.Response, secrets: Collection[str]) -> str:
     for name in ("error", "message", "detail"):
         if isinstance(body, dict) and isinstance(body.get(name), str | dict):
             body = body[name]
-    text = (body if isinstance(body, str) else response.text)[:_READ_REASON_CHARACTERS]
-    text = " ".join(without_secrets(text, secrets).split())
+    text = body if isinstance(body, str) else response.text
+    text = " ".join(without_secrets(text, secrets, _READ_REASON_CHARACTERS).split())
     return f": {text[:_REASON_CHARACTERS]}" if text else ""
 
 

@@ -104,6 +104,8 @@ _AROUND = "".join({*_QUOTES, *_QUOTES.values(), *".,;:()[]"})
 _SEPARATORS = re.compile(r"[^A-Za-z0-9+=]+")
 _MAX_READ_CHARACTERS = 5_000
 """The rest of a text is not read. The time grows faster than its length."""
+_MAX_SEARCHED_CHARACTERS = 20_000
+"""The part of a text whose white space is joined, so that it can become shorter than what is read."""
 _LONG_MIXED, _LONG, _MIXED = 16, 32, 4
 
 
@@ -130,10 +132,11 @@ def mask(text: str, request: RequestTexts = NO_TEXTS) -> str:
     that the request's content has too are masked, unless they are all common words. So are objects in braces, e-mail
     addresses, URLs with more than a path, keys, long tokens and secrets.
     """
-    text = without_secrets(text, request.secrets)
+    is_cut = len(text) > _MAX_SEARCHED_CHARACTERS
+    text = without_secrets(text, request.secrets, _MAX_SEARCHED_CHARACTERS)
     text = " ".join(text.split())
     text = "".join(character for character in text if character.isprintable())
-    is_cut = len(text) > _MAX_READ_CHARACTERS
+    is_cut = is_cut or len(text) > _MAX_READ_CHARACTERS
     if is_cut:
         text = text[:_MAX_READ_CHARACTERS].rpartition(" ")[0] or text[:_MAX_READ_CHARACTERS]
     text = (_FROM_BRACE if is_cut else _BRACES).sub(f"{{{MASK}}}", text)
@@ -153,7 +156,7 @@ def mask_secrets(text: str, secrets: Collection[str]) -> str:
     """Returns `text` without these secrets, as `without_secrets` does, and without what looks like one: keys, tokens,
     passwords, cookies, credentials of headers, and URLs with more than a path. Everything else stays, but a long text
     is cut."""
-    text = without_secrets(text, secrets)[:_MAX_READ_CHARACTERS]
+    text = without_secrets(text, secrets, _MAX_READ_CHARACTERS)
     text = _without_named_values(_PRIVATE_KEY.sub(MASK, text))
     for pattern in (_URL_WITH_MORE, _KEY):
         text = pattern.sub(MASK, text)

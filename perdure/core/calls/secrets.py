@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from perdure.core.text import clean
@@ -12,21 +12,45 @@ MIN_SECRET_CHARACTERS: Final = 4
 """A shorter secret is not sought. It would be in too many words."""
 _BACKSLASHES_OR_ONE = re.compile(r"\\+|.", re.DOTALL)
 _SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
+_MAX_FORM_CHARACTERS = 128
+"""A character is encoded as at most so many: a backslash can be eight times eight backslashes with `u005c`."""
 _BASE64_FORMS = {"+": "(?:[+-]|%2B)", "/": r"(?:\\?/|_|%2F)"}
 
 
-def without_secrets(text: str, secrets: Collection[str]) -> str:
-    """Returns `text` without these values, also percent-encoded, in base64, and escaped as in JSON or Python.
+def without_secrets(text: str, secrets: Collection[str], limit: int | None = None) -> str:
+    """Returns `text` without these values, also percent-encoded, in hex or base64, and escaped as in JSON or Python.
 
-    Space around a value does not count. Values of fewer than MIN_SECRET_CHARACTERS stay.
+    Space around a value does not count. Values of fewer than MIN_SECRET_CHARACTERS stay. With a `limit`, the result has
+    at most as many characters, and only about as many are read: a long text costs little. It ends with no part of a
+    value.
     """
-    values = {clean(secret).strip() for secret in secrets}
-    for value in sorted(filter(_is_sought, values), key=len, reverse=True):
-        text = text.replace(value, MASK)
-        if not value.isascii() or not value.isalnum():
-            text = re.sub("".join(map(_any_form, _BACKSLASHES_OR_ONE.findall(value))), MASK, text)
-        text = _base64_of(value).sub(MASK, text)
-    return text
+    values = sorted(filter(_is_sought, {clean(secret).strip() for secret in secrets}), key=len, reverse=True)
+    patterns = [pattern for value in values for pattern in _patterns(value)]
+    if limit is not None and len(text) > limit and values:
+        text = text[: _end_of_kept(text, patterns, limit, _MAX_FORM_CHARACTERS * len(values[0]))]
+    for pattern in patterns:
+        text = pattern.sub(MASK, text)
+    return text if limit is None else text[:limit]
+
+
+def _end_of_kept(text: str, patterns: Sequence[re.Pattern[str]], limit: int, most: int) -> int:
+    """Returns the first place from `limit` that is within no secret. None of them is longer than `most`."""
+    read, end = text[: limit + most], limit
+    for _ in patterns:  # the end of one can be within another
+        ends = [match.end() for each in patterns for match in each.finditer(read) if match.start() < end < match.end()]
+        if not ends:
+            break
+        end = max(ends)
+    return end
+
+
+def _patterns(value: str) -> Iterator[re.Pattern[str]]:
+    """Yields the patterns of a value and its encoded forms."""
+    yield re.compile(re.escape(value))
+    if not value.isascii() or not value.isalnum():
+        yield re.compile("".join(map(_any_form, _BACKSLASHES_OR_ONE.findall(value))))
+    yield re.compile(value.encode().hex(), re.IGNORECASE)
+    yield _base64_of(value)
 
 
 def _is_sought(value: str) -> bool:

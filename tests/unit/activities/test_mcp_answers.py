@@ -229,7 +229,7 @@ def test_a_servers_secrets_are_not_in_its_failures() -> None:
     deps = cast("Deps", SimpleNamespace(toolbox=toolbox, shows_failure_messages=True))
     report = FailureReport.of(deps, tool, tool.card, "t", "c")
     claimed = cast("ClaimedCall", SimpleNamespace(card=card("read"), report=report))
-    messages.append(_not_done(claimed, ToolRefused(echo), cast("ToolContext", None)).message)
+    messages.append(_not_done(claimed, ToolRefused(echo), ToolRefused(echo), cast("ToolContext", None)).message)
     for message in (*messages, report.words_of(echo)):
         assert "no …" in message or message.endswith("…")
         assert "zebra" not in message

@@ -57,6 +57,8 @@ _NO_JSON = object()
 MAX_OUTPUT_CHARACTERS = 48 * 1024
 """Maximum length of one answer as the model reads it. It is below the limit of a tool message
 (perdure/activities/tool_answers.py), so that the cut is marked where it happens."""
+MAX_SEARCHED_CHARACTERS = 20_000
+"""The part of a server's error that is searched for secrets."""
 MAX_ERROR_CHARACTERS = 2_000
 MAX_BLOCKS = 100
 _MAX_DEPTH = 64
@@ -391,7 +393,10 @@ def error_of(answer: CallToolResult, secrets: Collection[str] = ()) -> str:
     text, structured = _text(answer).strip(), answer.structured_content
     if structured and _fits(structured) and not (text and _repeats(answer, structured)):
         text = f"{text} {canonical_json(result_of(dict(structured)).output)}".strip()
-    return _cut(without_secrets(text, secrets), MAX_ERROR_CHARACTERS) or "the tool failed without a message"
+    return (
+        _cut(without_secrets(text, secrets, MAX_SEARCHED_CHARACTERS), MAX_ERROR_CHARACTERS)
+        or "the tool failed without a message"
+    )
 
 
 def _text(answer: CallToolResult) -> str:
@@ -430,8 +435,10 @@ def _name(value: object) -> str:
     return clean(str(value))[:_NAME_CHARACTERS]
 
 
-def _cut(text: str, max_characters: int) -> str:
-    return clean(text if len(text) <= max_characters else f"{text[:max_characters]}… [cut: {len(text)} characters]")
+def _cut(text: str, max_characters: int, length: int | None = None) -> str:
+    """Returns the start of a text, with a note of its length if it is too long. `length` is that of all of it."""
+    note = f"… [cut: {length or len(text)} characters]"
+    return clean(text if len(text) <= max_characters else f"{text[:max_characters]}{note}")
 
 
 def _fits(structured: Mapping[str, Any]) -> bool:

@@ -208,7 +208,9 @@ class McpTool:
 
     def _shown(self, text: str) -> str:
         """Returns a text of a failure, which the model and people read, without the server's secrets."""
-        return without_secrets(text, self.session.secrets())
+        from perdure.activities.toolbox.mcp.session import MAX_SEARCHED_CHARACTERS
+
+        return without_secrets(text, self.session.secrets(), MAX_SEARCHED_CHARACTERS)
 
 
 def _is_of_server(answer: object) -> bool:
