@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What the code raised in place of its result."""
+    """An error that the code raised in place of its result."""
 
     error: Exception
     timed_out: bool = False
-    """True if the engine's time limit ended the code, not one of the code's own."""
+    """True if the engine's time limit ended the code, not a limit in the code."""
 
     @property
     def answer(self) -> ToolRefused | ToolUnavailable | None:
@@ -32,7 +32,7 @@ class Raised:
 
 
 async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:
-    """Returns the result of `work`, or what it raised. A CancelledError of its own is a mistake of the code.
+    """Returns the result of `work`, or what it raised. The code's own CancelledError counts as a mistake.
 
     Raises: CancelledError if the current task is being cancelled.
     """

@@ -72,7 +72,7 @@ class FailureReport:
             message = str(getattr(error, "message", error))
             shown = without_secrets(message, self.secrets, MAX_OWN_CHARACTERS)
             return shown if len(message) <= MAX_OWN_CHARACTERS else f"{shown}… [cut: {len(message)} characters]"
-        except Exception:  # an author's class can raise anything
+        except BaseException:  # an author's class can raise anything, also SystemExit
             return type(error).__name__
 
     def without_message(self, error: BaseException) -> str:

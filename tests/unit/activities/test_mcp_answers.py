@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, JSONRPCError, TextContent
 
+from perdure.activities.author_code import Raised
 from perdure.activities.dependencies import Deps
-from perdure.activities.tool_execution import ClaimedCall, _not_done
+from perdure.activities.tool_execution import ClaimedCall, _not_done, _raised
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp import answers
 from perdure.activities.toolbox.mcp.answers import mend_halves, unread_answer
@@ -30,9 +31,9 @@ from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
-from perdure.sdk.context import ToolContext
+from perdure.egress import EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
-from tests.unit.apps.tool_contexts import card
+from tests.unit.apps.tool_contexts import card, context
 
 DATA = base64.b64encode(b"x" * 1_000).decode()
 UNKNOWN = '"error":{"code":-32602,"message":"unknown account"}'
@@ -220,6 +221,13 @@ def test_a_servers_wait_is_kept_and_its_message_is_cut() -> None:
     assert isinstance(failed, ToolRefused) and len(failed.message) < 400 and "\n" not in failed.message
 
 
+class _Mute(ToolRefused):
+    def __init__(self) -> None: ...
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
 def test_a_servers_secrets_are_not_in_its_failures() -> None:
     echo = f"no {SECRET} {quote(SECRET, safe='')}"
     tool = McpTool(card("opaque"), McpSession(SERVER, Path(), Path(), {"key": SECRET}.get))
@@ -228,8 +236,11 @@ def test_a_servers_secrets_are_not_in_its_failures() -> None:
     toolbox = Toolbox((), lambda name: None, httpx.AsyncClient())
     deps = cast("Deps", SimpleNamespace(toolbox=toolbox, shows_failure_messages=True))
     report = FailureReport.of(deps, tool, tool.card, "t", "c")
-    claimed = cast("ClaimedCall", SimpleNamespace(card=card("read"), report=report))
-    messages.append(_not_done(claimed, ToolRefused(echo), ToolRefused(echo), cast("ToolContext", None)).message)
+    claimed = cast("ClaimedCall", SimpleNamespace(card=card("read"), report=report, tool=tool))
+    made = context(card("read"))
+    messages.append(_not_done(claimed, ToolRefused(echo), ToolRefused(echo), made).message)
+    messages.append(_raised(claimed, Raised(EgressRefused(echo)), made).message)
+    assert report.own_message(_Mute()) == "_Mute"
     for message in (*messages, report.words_of(echo)):
         assert "no …" in message or message.endswith("…")
         assert "zebra" not in message

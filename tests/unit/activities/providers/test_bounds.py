@@ -126,3 +126,11 @@ async def test_a_starting_worker_reports_missing_secrets_and_open_limits(litellm
     secrets = [(log["agent"], "nosuchkey" in log["problem"]) for log in logs if log["event"] == "model_secret_not_set"]
     assert secrets == [("free", True)]
     assert told == [("unpriced", "price_unknown"), ("unbounded", "output_unbounded")]
+
+
+def test_an_error_of_a_call_repeats_none_of_its_secret_headers(litellm: "LiteLLMProvider") -> None:
+    from perdure.activities.providers.litellm_provider import _secrets
+
+    headers = {"Cookie": "sid=zebra; a", "X-Api-Key": "quagga", "Authorization": "Bearer okapi", "X-Team": "blue"}
+    assert {"sid=zebra; a", "quagga", "okapi"} <= {*_secrets(request("openai/gpt-4o", extra_headers=headers))}
+    assert "blue" not in _secrets(request("openai/gpt-4o", extra_headers=headers))
