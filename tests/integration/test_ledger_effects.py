@@ -284,10 +284,6 @@ def _plain(context: ToolContext, **given: Any) -> None:
     sys.exit("a value")
 
 
-async def _ends(context: ToolContext, **given: Any) -> None:
-    raise GeneratorExit
-
-
 async def _interrupts(context: ToolContext, **given: Any) -> None:
     raise KeyboardInterrupt("a value")
 
@@ -357,7 +353,6 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
     [
         (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
         (_plain, "raised_before_send", "SystemExit: a value at test_ledger_effects.py:"),
-        (_ends, "raised_before_send", "GeneratorExit at test_ledger_effects.py:"),
         (_interrupts, "raised_before_send", "KeyboardInterrupt: a value at test_ledger_effects.py:"),
         (_impatient, "raised_after_send", "TimeoutError at test_ledger_effects.py:"),
         (_twice, "raised_after_send", ""),

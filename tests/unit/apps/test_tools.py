@@ -100,23 +100,15 @@ async def halve(value: Annotated[int, AfterValidator(_even)]) -> JsonValue:
 
 
 @tool(effect="read")
-async def leave() -> JsonValue:
-    """Leave."""
-    raise SystemExit(3)
-
-
-@tool(effect="read")
 async def odd_names(json: int, schema: str, model_config: bool, copy: str, class_: str = "c") -> JsonValue:
     """Take names that a pydantic model has for itself."""
     return [json, schema, model_config, copy, class_]
 
 
-async def test_checks_beyond_the_schema_run_and_an_exit_does_not_end_the_worker() -> None:
+async def test_checks_beyond_the_schema_run() -> None:
     assert (await halve.run({"value": 4}, context(halve.card))).output == 2
     with pytest.raises(ToolRefused, match="must be even"):
         await halve.run({"value": 3}, context(halve.card))
-    with pytest.raises(RuntimeError):
-        await leave.run({}, context(leave.card))
     args: dict[str, JsonValue] = {"json": 1, "schema": "s", "model_config": True, "copy": "x"}
     assert (await odd_names.run(args, context(odd_names.card))).output == [1, "s", True, "x", "c"]
 
