@@ -60,31 +60,30 @@ SELECT locked.*, fits.all_fit FROM locked, fits
 """
 
 _USED = """
-today AS (
-  SELECT (now() AT TIME ZONE 'UTC')::date AS day
-), called AS (
+called AS (
   SELECT m.turn_id, sum((m.reply->'usage'->>'input_tokens')::bigint + (m.reply->'usage'->>'output_tokens')::bigint)
     AS tokens, sum((m.reply->'usage'->>'cost_microusd')::bigint) AS cost
-  FROM model_calls m JOIN today ON true
-  WHERE m.started_at >= today.day::timestamp AT TIME ZONE 'UTC' GROUP BY m.turn_id
+  FROM model_calls m WHERE m.started_at >= $2 GROUP BY m.turn_id
 ), used AS (  -- a turn that began today has its whole use today, that of attempts which broke off as well
-  SELECT t.agent_id, CASE WHEN whole THEN t.input_tokens + t.output_tokens ELSE called.tokens END AS tokens,
-    CASE WHEN whole THEN t.cost_microusd ELSE called.cost END AS cost
-  FROM called JOIN turns t ON t.id = called.turn_id JOIN today ON true,
-    LATERAL (SELECT t.created_at >= today.day::timestamp AT TIME ZONE 'UTC' AS whole) began
+  SELECT t.agent_id, CASE WHEN t.created_at >= $2 THEN t.input_tokens + t.output_tokens ELSE called.tokens END
+    AS tokens, CASE WHEN t.created_at >= $2 THEN t.cost_microusd ELSE called.cost END AS cost
+  FROM called JOIN turns t ON t.id = called.turn_id WHERE t.id = ANY(ARRAY(SELECT turn_id FROM called))  -- by index
 ), uncounted AS (
-  SELECT today.day, wanted.agent_id, coalesce(sum(used.tokens), 0)::bigint AS used_tokens,
+  SELECT wanted.agent_id, coalesce(sum(used.tokens), 0)::bigint AS used_tokens,
     coalesce(sum(used.cost), 0)::bigint AS used_cost_microusd
-  FROM unnest($1::text[]) AS wanted(agent_id) JOIN today ON true
-    LEFT JOIN used ON wanted.agent_id IN ('', used.agent_id)
-  GROUP BY today.day, wanted.agent_id
+  FROM unnest($1::text[]) AS wanted(agent_id) LEFT JOIN used ON wanted.agent_id IN ('', used.agent_id)
+  GROUP BY wanted.agent_id
 )
 """
-"""SQL for the use of today's calls in budgets without a row."""
+"""SQL for the use of a day's calls, since its start $2, in budgets without a row. The start is a parameter, so that a
+plan reads only the day's calls."""
+_DAY_START = "SELECT date_trunc('day', now(), 'UTC')"
+"""The start of the transaction's day: a midnight within it changes nothing."""
 _OPEN = f"""
 WITH {_USED}
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
-SELECT current_setting('perdure.tenant'), day, agent_id, used_tokens, used_cost_microusd FROM uncounted
+SELECT current_setting('perdure.tenant'), ($2 AT TIME ZONE 'UTC')::date, agent_id, used_tokens, used_cost_microusd
+FROM uncounted
 ORDER BY agent_id DESC ON CONFLICT DO NOTHING
 """
 _COUNTED = """
@@ -109,13 +108,14 @@ async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
     """
     if await tx.fetchval(_COUNTED, budgets):
         return
+    day_start = await tx.fetchval(_DAY_START)
     await tx.execute(f"SELECT pg_advisory_xact_lock({_OPENING})")
-    await tx.execute(_OPEN, budgets)
+    await tx.execute(_OPEN, budgets, day_start)
 
 
 async def used_today(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Returns the tokens and micro-dollars that today's calls have used, by budget: the initial values of its row."""
-    rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets)
+    rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets, await tx.fetchval(_DAY_START))
     return {row["agent_id"]: (row["used_tokens"], row["used_cost_microusd"]) for row in rows}
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import asyncpg
 
 from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import ENDED, TurnStatus
 from perdure.core.transcript import SEGMENT_EVENTS, Segment, SegmentEvent, segments_of
 from perdure.store.database import Connection
-from perdure.store.paging import cursor_after, read_cursor
+from perdure.store.paging import WhereBuilder, cursor_after, read_cursor
 
 # An erased user's turn has no such events.
 _COLUMNS_FROM_EVENTS = (
@@ -65,20 +66,18 @@ async def list_turns(
     cursor: str | None,
 ) -> tuple[list[dict[str, object]], str | None]:
     """Lists turns, newest first, and the next page's cursor."""
-    at, last_id = read_cursor(cursor)
+    is_open = status is not None and status not in ENDED
+    where = WhereBuilder(*(["t.ended_at IS NULL"] if is_open else []))  # has an index
+    where.add_condition("t.user_id = {0}::uuid", user_id)
+    where.add_state("t.status", status, [each.value for each in TurnStatus])
+    where.add_condition("t.agent_id = {0}::text", agent)
+    where.add_condition("t.conversation_id = {0}::uuid", conversation_id)
+    where.add_condition("(t.created_at, t.id) < ({0}::timestamptz, {1}::uuid)", *read_cursor(cursor))
+    limit_parameter = where.parameter(limit + 1)
     rows = await tx.fetch(
-        f"SELECT t.*, {WAITS_FOR}, {_COLUMNS_FROM_EVENTS} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
-        "AND ($2::text IS NULL OR t.status = $2) AND ($3::text IS NULL OR t.agent_id = $3) "
-        "AND ($4::uuid IS NULL OR t.conversation_id = $4) "
-        "AND ($5::timestamptz IS NULL OR (t.created_at, t.id) < ($5, $6::uuid)) "
-        "ORDER BY t.created_at DESC, t.id DESC LIMIT $7",
-        user_id,
-        status,
-        agent,
-        conversation_id,
-        at,
-        last_id,
-        limit + 1,
+        f"SELECT t.*, {WAITS_FOR}, {_COLUMNS_FROM_EVENTS} FROM turns t {where} "
+        f"ORDER BY t.created_at DESC, t.id DESC LIMIT {limit_parameter}",
+        *where.given,
     )
     following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
     return [show_turn(row) for row in rows[:limit]], following
