@@ -74,6 +74,8 @@ MAX_REASSIGNED = 1_000
 MAX_ROWS_PER_TRANSACTION. The next pass continues."""
 SWEPT_EVERY = 720
 """Expired working memory is invisible, so it is deleted only in every 720th pass, within an hour."""
+MAX_FAILED_SUMMARIES = 3
+"""The maximum of summaries that one pass fails to store."""
 MISSING_SUMMARIES = Gauge("perdure_summaries_missing", "Completed turns whose summary could not be stored yet")
 T = TypeVar("T")
 _ALIVE_STATUSES = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
@@ -222,17 +224,18 @@ class Reconciler:
         return turns or []
 
     async def _store_summaries(self, tenants: Sequence[str]) -> None:
-        """Stores missing summaries, last, because they only advise. After a failure, the other tenants are only
-        counted."""
-        is_broken = False
+        """Stores missing summaries, last, because they only advise. After a few failures, each of which can take
+        seconds, the other tenants are only counted."""
+        failures = 0
         for tenant_id in tenants:
-            most = 0 if is_broken else MAX_STORED
-            missing = await self._step("summaries_not_read", tenant_id, partial(store_missed, most=most))
-            is_broken = is_broken or missing is None or missing > 0
+            most = MAX_STORED if failures < MAX_FAILED_SUMMARIES else 0
+            stored = await self._step("summaries_not_read", tenant_id, partial(store_missed, most=most))
+            missing, has_failed = stored or (0, True)
+            failures += has_failed
+            self._missing_summaries += missing
             if missing:
-                self._missing_summaries += missing
                 self._problems.is_on("summaries_missing", tenant_id)
-            elif missing == 0:
+            elif stored is not None:
                 self._problems.is_over("summaries_missing", tenant_id)
 
     @property

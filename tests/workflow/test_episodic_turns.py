@@ -118,7 +118,7 @@ async def test_a_turn_ends_completed_without_its_table_of_episodes_and_the_summa
                 address = await turn(episodic, Line("the quokka"))
                 async with relay.transaction("local") as tx:
                     if "perdure_app" not in broken:  # the relay has its own rights
-                        assert await store_missed(tx) == 1
+                        assert await store_missed(tx) == (1, True)
             finally:
                 await owner.execute(mended)
         (searched,) = await episodic.harness.event_data(address.turn_id, "memory.search")
@@ -126,7 +126,7 @@ async def test_a_turn_ends_completed_without_its_table_of_episodes_and_the_summa
         blocked = {"scope": "episodic", "code": "store_unavailable"}
         assert await episodic.harness.event_data(address.turn_id, "memory.write.blocked") == [blocked]
         async with relay.transaction("local") as tx:
-            assert await store_missed(tx) == 0
+            assert await store_missed(tx) == (0, False)
         assert len(await episodic.harness.rows(summaries, address.turn_id)) == 1
         assert await episodic.harness.rows("SELECT FROM outbox WHERE turn_id = $1", address.turn_id) == []
     finally:
@@ -140,7 +140,7 @@ async def test_the_summary_of_a_deleted_conversation_is_not_stored_later(episodi
         await outbox.leave_summary(tx, "local", address.turn_id)
         await delete_conversation(tx, address.conversation_id, episodic.harness.people["requester"].user_id)
     async with episodic.harness.db.transaction("local") as tx:
-        assert await store_missed(tx) == 0
+        assert await store_missed(tx) == (0, False)
     for table in ("episodes", "outbox"):
         assert await episodic.harness.rows(f"SELECT FROM {table} WHERE turn_id = $1", address.turn_id) == []
 

@@ -63,11 +63,14 @@ class PublishedVersion(Protocol):
 
 
 def without_outlived_version(card: ToolCard, before: PublishedVersion | None) -> ToolCard:
-    """Returns the card to publish after `before`: without its version by rule 1 if its code has changed since that was
-    published with a version by rule 2. Rule 1 does not name the code, so approvals by it are then outdated."""
-    if before is None or before.version_rule < RULE or before.version == card.version:
+    """Returns the card that an agent publishes after `before`, its card of the same tool. Rule 1 does not name the
+    code, so a version by it ends for good with the first change after a publication by rule 2. The approvals by it are
+    then outdated. A tool that the agent's publication did not have may have had other code before that."""
+    if before is not None and before.version_rule < RULE:
         return card
-    is_outlived = before.version_1 in ("", card.version_1)
+    if before is not None and before.version == card.version:
+        return card.model_copy(update={"version_1": before.version_1})
+    is_outlived = before is None or before.version_1 in ("", card.version_1)
     return card.model_copy(update={"version_1": ""}) if is_outlived else card
 
 

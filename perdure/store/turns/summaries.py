@@ -65,9 +65,11 @@ WHERE t.id = $1
 """
 
 
-async def store_missed(tx: Connection, most: int = MAX_STORED) -> int:
-    """Stores at most so many missing summaries, and returns how many are still missing. Stops at the first failure:
-    that one is tried last the next time. A summary of a deleted conversation or of an erased user is dropped."""
+async def store_missed(tx: Connection, most: int = MAX_STORED) -> tuple[int, bool]:
+    """Stores at most so many missing summaries. Returns how many are still missing, and whether one could not be
+    stored. Stops at that one, which is tried last the next time. A summary of a deleted conversation or of an erased
+    user is dropped."""
+    has_failed = False
     for row in await tx.fetch(_LOCK, most):
         texts = await tx.fetchrow(_TEXTS, row["turn_id"])
         address = TurnAddress(
@@ -76,7 +78,8 @@ async def store_missed(tx: Connection, most: int = MAX_STORED) -> int:
         is_gone = row["deleted"] or texts is None or not (texts["asked"] or texts["answer"])
         if texts is not None and not is_gone and await _store(tx, address, texts, MISSED_MS) is not None:
             await tx.execute("UPDATE outbox SET attempts = attempts + 1 WHERE id = $1", row["id"])
+            has_failed = True
             break
         await tx.execute("DELETE FROM outbox WHERE id = $1", row["id"])
     missing: int = await tx.fetchval("SELECT count(*) FROM outbox WHERE due_at = 'infinity'")
-    return missing
+    return missing, has_failed

@@ -150,7 +150,10 @@ def test_a_version_by_rule_1_ends_with_the_next_change_of_the_code(tmp_path: Pat
     published = without_outlived_versions(second, [first])
     assert [card.version_1 for card in published.cards] == [*(card.version_1 for card in second.cards[:-1]), ""]
     assert published.version not in (first.version, second.version)
+    assert without_outlived_versions(second, [published]) == published, "a restart publishes the same"
     assert without_outlived_versions(first, [published]).cards[-1].version_1 == "", "a rollback does not bring it back"
+    left_out = first.model_copy(update={"cards": first.cards[:-1]})
+    assert without_outlived_versions(second, [left_out]).cards[-1].version_1 == "", "nor does a pause of its tool"
 
 
 def test_an_agent_without_skill_folders_keeps_its_stored_form() -> None:
