@@ -34,10 +34,10 @@ _MAX_CAUSES = 8
 _FIRST_FRAMES, _LAST_FRAMES = 5, 15
 _ENGINE = ("perdure", "asyncio")
 _STOPS = (StopIteration, StopAsyncIteration)
-_STOP_SENTENCES = frozenset(
-    f"{raiser} raised {stop.__name__}" for raiser in ("coroutine", "generator", "async generator") for stop in _STOPS
+_STOP_SENTENCES = tuple(
+    (f"{raiser} raised {stop.__name__}",) for raiser in ("coroutine", "generator", "async generator") for stop in _STOPS
 )
-"""The messages of the RuntimeErrors that Python raises in place of these two."""
+"""The arguments of the RuntimeErrors that Python raises in place of these two."""
 _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
     {
         KnownEnd.RAISED_BEFORE_SEND: "the tool raised an error before context.send sent a request that can change "
@@ -102,7 +102,7 @@ def errors_in(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [each for part in error.exceptions for each in errors_in(part)]
     cause = error.__cause__
-    is_of_python = type(error) is RuntimeError and isinstance(cause, _STOPS) and str(error) in _STOP_SENTENCES
+    is_of_python = type(error) is RuntimeError and isinstance(cause, _STOPS) and error.args in _STOP_SENTENCES
     return errors_in(cause) if cause is not None and (isinstance(error, Replacement) or is_of_python) else [error]
 
 
