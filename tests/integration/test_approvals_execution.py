@@ -28,7 +28,8 @@ from perdure.core.turns import Caps
 from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview, ToolRefused
 from perdure.store.approvals import assignments, views
 from perdure.store.approvals.decisions import Decided
-from perdure.store.approvals.reissue import reissue_outdated
+from perdure.store.approvals.reissue import reissue_outdated, reopen_outdated
+from perdure.store.calls import tool_calls
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import new_id
 from tests.doubles.target import app_agents
@@ -174,6 +175,17 @@ async def test_a_worker_with_the_approved_version_runs_it_after_a_deploy(harness
             await harness.republished(("desk", "pay"), tool)
     assert outcome.state is (CallState.OUTCOME_UNKNOWN if reserved else CallState.DONE)
     assert paid(harness, address) == (not reserved)
+
+
+async def test_a_reopened_read_counts_only_the_attempt_that_was_lost(harness: Harness) -> None:
+    address, request = await harness.request_approval()
+    await harness.decide(request.request_id)
+    reserved = "UPDATE tool_calls SET effect = 'read', state = 'reserved', epoch = 1 WHERE turn_id = $1"
+    await harness.write(reserved, address.turn_id)
+    call = await harness.tool_call(address, "t1.0")
+    await in_transaction(harness.db, reopen_outdated, address, call.ask, request.request_id, "changed")
+    locked = await in_transaction(harness.db, tool_calls.lock, call)
+    assert locked is not None and (locked.row.state, locked.row.lost) == (CallState.PLANNED, 1)
 
 
 async def test_an_approval_of_before_rule_2_stays_valid(harness: Harness) -> None:

@@ -40,10 +40,10 @@ UPDATE approvals SET {_UNDECIDED}, revision = $2, server_changed = $3,
 WHERE id = $1 AND status IN ('approved', 'edited', 'reserved') RETURNING expires_at
 """
 _RELEASE = """
-UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, epoch = epoch + 1
+UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, epoch = epoch + 1, voided = voided + 1
 WHERE turn_id = $1 AND call_id = $2 AND state = 'reserved' AND effect IN ('read', 'local')
 """
-"""The next epoch, so that the attempt that had reserved the call settles nothing."""
+"""The next epoch, so that the attempt that had reserved the call settles nothing. It does not count as an attempt."""
 _REISSUE = f"""
 UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL, server_changed = false,
   expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),

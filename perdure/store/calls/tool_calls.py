@@ -66,7 +66,7 @@ class LockedCall:
 _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
   t.waived_tools,
-  c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.deadline, c.tool, c.tool_version,
+  c.effect, c.epoch, c.voided, c.run_id, c.attempt, c.errors, c.first_sent_at, c.deadline, c.tool, c.tool_version,
   c.args, c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
   a.withdrawal, a.policy_digest, a.ready_at, a.kind, a.risk,
@@ -92,7 +92,7 @@ async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
             held,
             EffectClass(row["effect"]),
             row["first_sent_at"],
-            lost=row["epoch"] - row["errors"],
+            lost=row["epoch"] - row["errors"] - row["voided"],
         ),
         row["tool_version"],
         row["args"],

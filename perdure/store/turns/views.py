@@ -139,8 +139,8 @@ SELECT * FROM (
     reply->>'finish_reason' AS finish_reason
   FROM model_calls WHERE turn_id = $1
   UNION ALL
-  SELECT k.call_id, 'tool', k.tool, '', k.effect, k.epoch, k.errors, k.created_at, k.first_sent_at, k.settled_at,
-    CASE WHEN k.state = 'reserved' THEN 'running' ELSE k.state END, NULL, NULL, a.id::text, NULL
+  SELECT k.call_id, 'tool', k.tool, '', k.effect, k.epoch - k.voided, k.errors, k.created_at, k.first_sent_at,
+    k.settled_at, CASE WHEN k.state = 'reserved' THEN 'running' ELSE k.state END, NULL, NULL, a.id::text, NULL
   FROM tool_calls k LEFT JOIN approvals a
     ON a.turn_id = k.turn_id AND a.call_id = k.call_id AND a.tenant_id = k.tenant_id
   WHERE k.turn_id = $1
