@@ -64,8 +64,8 @@ class PublishedVersion(Protocol):
 
 def without_outlived_version(card: ToolCard, before: PublishedVersion | None) -> ToolCard:
     """Returns the card that an agent publishes after `before`, its card of the same tool. Rule 1 does not name the
-    code, so a version by it ends for good with the first change after a publication by rule 2. The approvals by it are
-    then outdated. A tool that the agent's publication did not have may have had other code before that."""
+    code, so a version by it ends permanently with the first change after a publication by rule 2. The approvals by it
+    are then outdated. A tool that the agent's publication did not have may have had other code before that."""
     if before is not None and before.version_rule < RULE:
         return card
     if before is not None and before.version == card.version:
