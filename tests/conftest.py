@@ -107,8 +107,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:
 
 
 def pytest_collection_finish() -> None:
-    """Imported modules are never freed: a full collection of them takes seconds, in which no workflow yields."""
-    gc.collect()
+    """Imported modules are never freed: a full collection of them takes seconds, in which no workflow yields. What the
+    collection of tests leaves behind is frozen with them: to look for it takes 0.7 s of CPU in each process."""
     gc.freeze()
     gc.enable()
 
