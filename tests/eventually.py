@@ -21,9 +21,9 @@ async def until(
 async def until(look: Callable[[], Any], seconds: float = 30.0, *, every: float = 0.01, despite: Errors = ()) -> Any:
     """Waits until `look` returns something true and returns it. Raises AssertionError.
 
-    It tries again after `every` seconds, also if `look` raises one of the errors in `despite`.
+    It tries again after `every` seconds, later up to 50 ms, also if `look` raises one of the errors in `despite`.
     """
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
     while True:
         found: Any = None
         try:
@@ -32,11 +32,11 @@ async def until(look: Callable[[], Any], seconds: float = 30.0, *, every: float 
                 found = await found
         except despite as error:
             found = None
-            assert time.monotonic() < deadline, f"it never came: {error!r}"
+            assert time.monotonic() < begun + seconds, f"it never came: {error!r}"
         if found:
             return found
-        assert time.monotonic() < deadline, f"it never came: {found!r}"
-        await asyncio.sleep(every)
+        assert time.monotonic() < begun + seconds, f"it never came: {found!r}"
+        await asyncio.sleep(max(every, min((time.monotonic() - begun) / 10, 0.05)))
 
 
 def wait_until(look: Callable[[], T], seconds: float, what: object) -> T:
