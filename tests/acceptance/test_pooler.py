@@ -19,6 +19,7 @@ from tests.acceptance.running import running
 from tests.acceptance.turns import Turns, json_of
 from tests.conftest import Template, Urls, empty_database
 from tests.eventually import until
+from tests.scale import sized
 
 _SETTINGS = """
 [databases]
@@ -102,11 +103,12 @@ async def test_a_pooler_that_cannot_work_is_refused(urls: Urls, connections: int
     assert refused.value.code == code
 
 
+@pytest.mark.sized
 @pytest.mark.timeout(240)
 async def test_a_stack_migrates_and_runs_behind_a_pooler_in_transaction_mode(
     template: Template, tmp_path: Path
 ) -> None:
-    orders = range(901, 925)
+    orders = range(901, 901 + sized(24, 8))
     async with empty_database(template) as urls, pooled(urls, connections=3) as behind:
         await asyncio.to_thread(upgrade, behind.owner, "0009")
         given = {"DATABASE_URL": behind.app, "DATABASE_OWNER_URL": behind.owner, "DATABASE_RELAY_URL": behind.relay}
