@@ -401,5 +401,4 @@ async def test_an_answer_is_the_same_streamed_and_whole(client: RecordingClient,
 def test_an_agents_file_is_checked_against_the_providers_of_litellm() -> None:
     from perdure.activities.providers import litellm_provider  # on top, every process of a run would import LiteLLM
 
-    known = vars(litellm_provider)["litellm"].provider_list
-    assert {str(getattr(each, "value", each)) for each in known} == PROVIDERS
+    assert {str(getattr(each, "value", each)) for each in vars(litellm_provider)["litellm"].provider_list} == PROVIDERS
