@@ -25,7 +25,6 @@ async def until(look: Callable[[], Any], seconds: float = 30.0, *, every: float 
     """
     begun = time.monotonic()
     while True:
-        found: Any = None
         try:
             found = look()
             if isawaitable(found):
