@@ -39,7 +39,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perdure.contracts.values import digest_of
@@ -181,6 +181,7 @@ class _Walk:
             *(path for each in sys.path if (path := Path(each).absolute()).is_relative_to(folder)),
         ]
         self._modules: dict[Path, _Module | None] = {}
+        self._places: dict[tuple[Path, Import], Path | None] = {}
         self._seen: set[tuple[Path, str | None, tuple[str, ...]]] = set()
         self._waiting: deque[tuple[Path, Use]] = deque()
         self._statements = self._characters = 0
@@ -216,7 +217,7 @@ class _Walk:
             if use.source is not None:
                 self._follow_import(file, use.source, use.chain)
             elif not self._take_name(file, use.chain[0], use.chain[1:]):
-                self._take_stars(file, use.chain[0])
+                self._take_stars(file, use.chain)
 
     def _take_name(self, file: Path, name: str, chain: tuple[str, ...]) -> bool:
         """Takes the statements that bind `name` in `file`. `chain` are the attributes that are used, which matter if it
@@ -228,20 +229,29 @@ class _Walk:
         if (file, name, chain) in self._seen:
             return True
         self._seen.add((file, name, chain))
-        if name in module.values:
-            self._add(f"{self._label(file)}:{name}", module.text_of(name), len(module.values[name]))
-            self._waiting += ((file, use) for use in module.uses_of(name))
+        self._take_statements(file, module, name)
         self._waiting += ((file, Use(chain, source)) for source in module.imports.get(name, ()))
         return True
 
-    def _take_stars(self, file: Path, name: str) -> None:
-        """Takes the modules whose names `file` has by `import *`, if `name` can be one of them."""
+    def _take_statements(self, file: Path, module: _Module, name: str) -> None:
+        if name in module.values:
+            self._add(f"{self._label(file)}:{name}", module.text_of(name), len(module.values[name]))
+            self._waiting += ((file, use) for use in module.uses_of(name))
+
+    def _take_stars(self, file: Path, chain: tuple[str, ...]) -> None:
+        """Takes the modules whose names `file` has by `import *`, if the first name of `chain` can be one of them. It
+        can be a submodule of such a package, too."""
+        name = chain[0]
         module = self._module(file)
         for source in module.imports.get("*", ()) if module is not None else ():
             place = self._located(file, source)
             other = None if place is None else self._module(place)
-            if other is None or other.binds(name) or "*" in other.imports:
+            if module is not None and (other is None or other.binds(name) or "*" in other.imports):
                 self._waiting.append((file, Use((), source)))
+                self._take_statements(file, module, "*")  # the `if` or `try` around it
+        for each, source, place in self._stars(file, name):
+            if place.is_dir() and not self._bindings(place, name) and _found(place / name) is not None:
+                self._waiting.append((each, Use(chain, source)))
 
     def _take_whole(self, place: Path) -> None:
         file = _file_in(place)
@@ -253,29 +263,110 @@ class _Walk:
             self.notes.add(f"{self._label(file)} could not be parsed; its whole text was taken")
         self._add(self._label(file), module.text, module.size)
         self._waiting += ((file, use) for use in module.uses_of(None))
-        self._waiting += ((file, Use((), source)) for each in module.imports.values() for source in each)
+        sources = (source for each in module.imports.values() for source in each)
+        self._waiting += ((file, Use((), replace(source, loaded=()))) for source in sources)
 
     def _follow_import(self, file: Path, source: Import, chain: tuple[str, ...]) -> None:
         self._add(f"{self._label(file)}:{source}", "", 1)
         place = self._located(file, source)
         if place is None:
             return
-        if source.name == "*":
+        if source.name is not None and source.name != "*":
+            self._take_chain(place, (source.name, *chain))
+        elif chain or source.name is None:
+            self._take_chain(place, chain, source.loaded)
+        else:
             self._take_whole(place)
-            return
-        names = deque(chain if source.name is None else (source.name, *chain))
-        while names:
-            name = names.popleft()
-            if self._take_name(_file_in(place), name, tuple(names)):
+
+    def _take_chain(self, place: Path, chain: tuple[str, ...], loaded: tuple[str, ...] = ()) -> None:
+        """Takes what the attributes `chain` of the module in `place` are. `loaded` are attributes that are modules for
+        sure."""
+        for index, name in enumerate(chain):
+            rest = chain[index + 1 :]
+            is_bound = self._take_name(_file_in(place), name, rest)
+            if is_bound and not self._is_submodule(place, name, chain[: index + 1] == loaded[: index + 1]):
                 return
             inner = _found(place / name) if place.is_dir() else None
             if inner is None:
-                break
+                if not is_bound:
+                    self._take_whole(place)
+                return
+            if not is_bound and self._has_value_by_star(place, name, inner):
+                self._take_stars(_file_in(place), (name, *rest))
             place = inner
         self._take_whole(place)
+        for name in loaded[len(chain) :] if chain == loaded[: len(chain)] else ():
+            inner = _found(place / name)
+            if inner is None:
+                return
+            place = inner
+            self._take_whole(place)
+
+    def _is_submodule(self, place: Path, name: str, is_loaded: bool) -> bool:
+        """Returns whether `name`, which the package in `place` binds, can be the submodule of that name.
+
+        It is one if the package has the name only from the package itself, as by `from . import name`. If an import
+        names the submodule (`is_loaded`), it takes the place of a value. A value from that submodule stays.
+        """
+        file = _file_in(place)
+        if file.name != "__init__.py":
+            return False
+        origins = self._origins(file, name)
+        if (file, name) in origins:
+            return True
+        inner = _found(place / name) if is_loaded else None
+        return inner is not None and all(origin != _file_in(inner) for origin, _ in origins)
+
+    def _has_value_by_star(self, place: Path, name: str, inner: Path) -> bool:
+        """Returns whether the package in `place` has a value from another file than the submodule `inner` by
+        `import *`."""
+        bindings = self._bindings(place, name)
+        origins = bindings.union(*(self._origins(*each) for each in bindings))
+        modules = ((self._module(file), each) for file, each in origins if file != _file_in(inner))
+        return any(module is not None and each in module.values for module, each in modules)
+
+    def _origins(self, file: Path, name: str) -> set[tuple[Path, str]]:
+        """Returns the files and names from which `name` of `file` comes by imports. A module has an empty name."""
+        origins: set[tuple[Path, str]] = set()
+        waiting = [(file, name)]
+        while waiting:
+            file, name = waiting.pop()
+            module = self._module(file)
+            for source in module.imports.get(name, ()) if module is not None else ():
+                place = self._located(file, source)
+                if place is not None:
+                    nearer = {(_file_in(place), "")} if source.name is None else self._bindings(place, source.name)
+                    waiting += nearer - origins
+                    origins |= nearer
+        return origins
+
+    def _bindings(self, place: Path, name: str) -> set[tuple[Path, str]]:
+        """Returns the files that bind the `name` of the module in `place`: the module's own, or those that it has by
+        `import *`."""
+        files = [_file_in(place), *(_file_in(other) for _, _, other in self._stars(_file_in(place), name))]
+        modules = ((file, self._module(file)) for file in files)
+        return {(file, name) for file, module in modules if module is not None and module.binds(name)}
+
+    def _stars(self, file: Path, name: str) -> list[tuple[Path, Import, Path]]:
+        """Returns each `import *` by which `file` can have `name`, with the importing file and the imported place."""
+        stars: list[tuple[Path, Import, Path]] = []
+        files = [file]
+        for each in files:
+            module = self._module(each)
+            for source in module.imports.get("*", ()) if module is not None and not module.binds(name) else ():
+                place = self._located(each, source)
+                if place is not None:
+                    stars.append((each, source, place))
+                    files += {_file_in(place)} - {*files}
+        return stars
 
     def _located(self, file: Path, source: Import) -> Path | None:
         """Returns the file or folder of the imported module; None if it is not in the app."""
+        if (file, source) not in self._places:
+            self._places[file, source] = self._look_up(file, source)
+        return self._places[file, source]
+
+    def _look_up(self, file: Path, source: Import) -> Path | None:
         parts = source.module.split(".") if source.module else []
         if source.level:
             bases = [file.parents[source.level - 1]] if source.level <= len(file.parents) else []

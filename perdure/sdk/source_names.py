@@ -23,6 +23,8 @@ class Import:
     name: str | None
     bound: str
     """The name in the importing module; `*` for all names."""
+    loaded: tuple[str, ...] = ()
+    """The attributes of `module` that the import makes modules: `("b", "c")` for `import a.b.c`."""
 
     def __str__(self) -> str:
         if self.name is None:
@@ -121,8 +123,7 @@ class _Reader(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._decorators(node.decorator_list)
         self._all([*node.bases, *node.keywords, *getattr(node, "type_params", ()), *node.body])
-        for statement in node.body:
-            self.found += [Use((), source) for source in _imported(statement)]
+        self.found += [Use((), source) for part in _own_nodes(node.body) for source in _imported(part)]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self._annotation(node.annotation)
@@ -152,7 +153,10 @@ class _Reader(ast.NodeVisitor):
             if annotation is not None:
                 self._annotation(annotation)
         self._all(getattr(node, "type_params", ()))
-        self._within(_locals(node.args, node.body), node.body)
+        scope = _locals(node.args, node.body)
+        self._within(scope, node.body)
+        for part in _own_nodes(node.body):  # an import of a `global` or `nonlocal` name: others can use it as a value
+            self.found += [Use((), source) for source in _imported(part) if source.bound not in scope]
 
     def _decorators(self, decorators: Sequence[ast.expr]) -> None:
         for decorator in decorators:
@@ -243,8 +247,11 @@ def _imported(node: ast.AST) -> list[Import]:
         return [Import(node.level, node.module or "", each.name, each.asname or each.name) for each in node.names]
     found = []
     for each in node.names if isinstance(node, ast.Import) else ():
-        module = each.name if each.asname else each.name.partition(".")[0]
-        found.append(Import(0, module, None, each.asname or module))
+        if each.asname:
+            found.append(Import(0, each.name, None, each.asname))
+        else:
+            top, *loaded = each.name.split(".")
+            found.append(Import(0, top, None, top, tuple(loaded)))
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from time import process_time
@@ -115,13 +116,44 @@ CHANGED = [
     ("_impl", "Kind = str", "Kind = int"),
     *((file, text, f"{text}9") for file, texts in REACHED.items() for text in texts.split("|")),
 ]  # fmt: skip
+ROUTES = [  # top of the tool's file; its body; __init__ of the packages `tools.k` and `k`; their module `d`
+    *(("from .k import c", "return c.RATE", init, "from . import c") for init in [
+        "", "from . import c", "from . import c as c", "from k import c\nfrom . import c",
+        "import k.c\nfrom .d import c", "try:\n from .d import c\nexcept ImportError:\n c = None",
+        "match 1:\n case 1:\n  from . import c", "if TYPE_CHECKING:\n from . import c",
+        "with x:\n from . import c", "for x in y:\n while x:\n  from . import c"]),
+    *((top, body, "from . import c\ndef f(): return c.RATE", "") for top, body in [
+        ("from . import k", "return k.c.RATE"), ("from .k import *", "return c.RATE"),
+        ("from .k import f", "return f()"), ("", "from k import c; c.RATE"),
+        ("from .k import c", "return getattr(c, 'RATE')"), ("import k", "return k.c.RATE"),
+        ("from . import k", "x = k; return x.c.RATE"), ("from k import c as x", "return x.RATE")]),
+    *(("import k.c", body, init, "c = 1") for body in ("return k.c.RATE", "x = k; return x.c.RATE", "return k.c")
+      for init in ("", "c = None", "from .d import c", "from . import c")),
+    *((f"class K:\n {place} {what}", "return K", "", "") for what in ("from .k.c import RATE", "import k.c")
+      for place in ["", "if 1:", "with x:", "try:\n  1\n except E:", "match 1:\n  case 1:", "class L:", "for x in y:"]),
+    *((f"def f():\n global {name}\n if 1: {what}", f"f(); return {name}.RATE", "", "") for name, what in [
+        ("RATE", "from .k.c import RATE"), ("c", "from .k import c"), ("c", "import k.c as c"), ("k", "import k.c")]),
+    ("c = 0", "global c; from .k import c; return c.RATE", "from . import c", ""),
+    ("", "c = 0\n def f():\n  nonlocal c\n  from .k import c\n f(); return c.RATE", "", ""),
+    ("from .k import *", "return c.RATE", "__all__ = ['c']", ""), ("import k.c as x", "return x.RATE", "c = 1", ""),
+    ("from .k.d import *", "return c.RATE", "__all__ = ['c']", "from . import *"),
+    ("from .k import d", "return d", "from .c import *", "x = 1"),
+    ("from .k.d import f", "return f()", "from . import c", "from ..k import c\ndef f(): return c.RATE"),
+    ("from .k import c\nif c.RATE:\n from .k.d import *", "return x", "", "x = 1"),
+]  # fmt: skip
+UNREACHED = [("from .k import c", "return c()", "from .c import c", ""), ("import k.c", "return k.x", "x = 1", "")]
+UNREACHED += [("import k.c", "return k.c()", "from .c import c", ""), ("from .k import *", "return d.x", "", "x = 1")]
 WORDS = st.text(st.characters(exclude_characters="\\\"'\r", exclude_categories=["Cs", "Cc"]), max_size=12)
 
 
-def code_in(folder: Path, files: Mapping[str, str] = FILES, name: str = "pay") -> Code:
+def write(folder: Path, files: Mapping[str, str]) -> None:
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, newline="")
+
+
+def code_in(folder: Path, files: Mapping[str, str] = FILES, name: str = "pay") -> Code:
+    write(folder, files)
     tools, problems, _ = read_tools(folder, ())
     assert not has_mistakes(problems) and len(problems) == len(code_of(tools[name]).notes), "each note is a warning"
     return code_of(tools[name])
@@ -141,6 +173,22 @@ def test_edits_of_an_app_change_the_code_of_its_tool(tmp_path: Path, edit: tuple
     after = code_in(tmp_path / "app", files)
     assert files != FILES and not before.notes
     assert (before.digest != after.digest) is changes, dict(set(after.parts) ^ set(before.parts))
+
+
+@pytest.mark.parametrize(("route", "count"), [*((each, 2) for each in ROUTES), *((each, 1) for each in UNREACHED)])
+def test_each_static_import_leads_to_its_module(tmp_path: Path, route: tuple[str, str, str, str], count: int) -> None:
+    top, body, init, other = route
+    codes = set()
+    for rate in (1, 2):
+        files = {"tools/pay.py": f"{top}\ndef pay():\n {body}\n"}
+        for package in ("k", "tools/k"):
+            module = f"def c(): return 0\nRATE = {rate}\nd = RATE\n"
+            files |= {f"{package}/__init__.py": init, f"{package}/c.py": module, f"{package}/d.py": other}
+        write(tmp_path, files)
+        constants = compile(files["tools/pay.py"], tmp_path / "tools/pay.py", "exec").co_consts
+        code = next(each for each in constants if isinstance(each, types.CodeType) and each.co_name == "pay")
+        codes.add(code_of(types.FunctionType(code, {}), folder=tmp_path))  # nothing is imported
+    assert len(codes) == count, codes
 
 
 def test_the_digest_is_that_of_another_process_folder_and_working_directory(tmp_path: Path) -> None:
