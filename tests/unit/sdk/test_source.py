@@ -209,9 +209,7 @@ def test_what_has_no_source_is_named_and_what_cannot_be_followed_is_taken_whole(
     exec("def typed(): return 1", made)
     for function in (math.sqrt, made["typed"], 5):
         assert (code_of(function).parts[0][1], len(code_of(function).notes)) == ("<no source>", 1)
-    unnamed = (lambda function: lambda *given: function(*given))(
-        kept_lines
-    )  # as a decorator without functools.wraps makes it
+    unnamed = (lambda function: lambda *given: function(*given))(kept_lines)  # as a decorator without wraps makes it
     assert "source_text:kept_lines" in dict(code_of(unnamed).parts)
     factory = 'from perdure import tool\ndef make(rate):\n    @tool(effect="read")\n    def pay() -> int:\n'
     factory += '        """Pay."""\n        return rate\n    return pay\npay = make(2)\n'
