@@ -275,6 +275,8 @@ class Settings(BaseSettings):
     statement_cache: bool = Field(default=True, alias="PERDURE_STATEMENT_CACHE")
     """Keeps prepared statements on each Postgres connection. Turn it off behind a pooler in transaction mode that
     forgets them, such as PgBouncer before 1.21; a statement with arguments then takes a second round trip."""
+    uvloop: bool = Field(default=True, alias="PERDURE_UVLOOP")
+    """Runs API, workers and relay on uvloop, which needs less CPU than the event loop of Python."""
     embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")
     """`auto`, `minilm`, `none`, or a LiteLLM embedding model, whose key is the secret `embeddings`."""
     embeddings_base: str = Field(default="", alias="PERDURE_EMBEDDINGS_BASE")

@@ -78,6 +78,7 @@ def server_config(api: FastAPI, settings: Settings, max_files: int = MAX_OPEN_FI
         port=settings.port,
         http=connection_class(slots, settings.trusted_proxies()),
         ws="none",
+        loop="uvloop" if settings.uvloop else "asyncio",
         log_level=settings.log_level.value,
         access_log=False,
         proxy_headers=False,

@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+import uvloop
+
 from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
 from perdure.core.audit import Keyring
 from perdure.egress.httpx_transport import guard
@@ -46,7 +48,9 @@ def main() -> None:
     if unknown or not (names or options.relay):
         parser.error(f"unknown queue {', '.join(sorted(unknown))}; available queues: {kinds}")
     try:
-        code = asyncio.run(_relay() if options.relay else _serve(names))
+        settings = Settings.read()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if settings.uvloop else None) as runner:
+            code = runner.run(_relay(settings) if options.relay else _serve(settings, names))
     except KeyboardInterrupt:
         code = 130
     except SystemExit as error:
@@ -57,10 +61,9 @@ def main() -> None:
     os._exit(code)
 
 
-async def _serve(names: list[str]) -> int:
+async def _serve(settings: Settings, names: list[str]) -> int:
     from perdure.worker.queues import serve
 
-    settings = Settings.read()
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     await serve(settings, [Kind(name) for name in names], _stop_on_signals())
@@ -77,8 +80,7 @@ async def _connect_relay(settings: Settings, keyring: Keyring) -> Database:
     )
 
 
-async def _relay() -> int:
-    settings = Settings.read()
+async def _relay(settings: Settings) -> int:
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     keyring = settings.keyring()
