@@ -20,6 +20,7 @@ from perdure.contracts.agents import MAX_ANSWER_BYTES
 from perdure.contracts.approvals import EXPIRES_SECONDS
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MemoryLimits
+from perdure.contracts.messages import WINDOW_TOKENS
 from perdure.contracts.turns import Routing
 from perdure.core.audit import Keyring
 from perdure.core.budgets import Quotas
@@ -299,6 +300,10 @@ class Settings(BaseSettings):
     minutes). 0: never."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
     """Queued messages per conversation (`on_busy: queue` or `steer`); more get 429."""
+
+    window_tokens: int = Field(default=WINDOW_TOKENS, ge=0, alias="PERDURE_WINDOW_TOKENS")
+    """The maximum tokens of earlier turns that a model call receives, if the agent's `window` sets no `max_tokens`. It
+    is at most half of the model's input context, if that is known. 0: no limit."""
 
     memory_enabled: bool = Field(default=True, alias="MEMORY_ENABLED")
     """If false, turns get no documents or episodes, and tools cannot access documents."""

@@ -13,6 +13,7 @@ from perdure.activities.providers.registry import Models
 from perdure.activities.sandbox import ClosedSandbox, Sandbox
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
+from perdure.contracts.messages import WINDOW_TOKENS
 from perdure.embedding.embedder import Embedder
 from perdure.store.agents import AgentCache, TableCache
 from perdure.store.database import Database
@@ -111,5 +112,7 @@ class Deps:
     is outdated."""
     shows_failure_messages: bool = True
     """False if the operator hides the messages of tools' exceptions."""
+    window_tokens: int = WINDOW_TOKENS
+    """The maximum tokens of earlier turns that a model call receives, if the agent sets none; 0: no limit."""
     keeps_facts: bool = True
     """False if the operator disabled facts: graphs then learn that memory is unavailable."""

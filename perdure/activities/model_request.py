@@ -17,7 +17,7 @@ from perdure.contracts.errors import LimitReached, Problem, UpstreamRejected, Up
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.skills import Skill
 from perdure.contracts.turns import Usage
-from perdure.core.agents.models import instructions_of, is_sole_instruction, window_of
+from perdure.core.agents.models import default_past_tokens, instructions_of, is_sole_instruction, window_of
 from perdure.core.agents.prompts import (
     PromptFacts,
     PromptMessage,
@@ -63,7 +63,7 @@ from perdure.store.database import Connection, Database
 from perdure.store.events.event_log import message_texts, write
 from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
-from perdure.store.turns.context import prompt_messages
+from perdure.store.turns.context import Window, prompt_messages
 from perdure.store.turns.steer import move_to_transcript, read_joined
 
 
@@ -122,8 +122,10 @@ async def _begin(
     if claimed.is_joined:
         claimed = replace(claimed, joined=await read_joined(tx, call.address.turn_id, call.call_id))
     call = _with_joined(call, claimed.joined.refs)
-    prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
+    context_tokens = provider.context_tokens(claimed.model)
+    past_tokens = default_past_tokens(agent.definition, call.ask.stage, deps.window_tokens, context_tokens)
+    prompt = await prompt_of(tx, call, agent, claimed, past_tokens)
     request = request_of(deps.models, provider, call, agent, claimed, prompt.messages)
     input_tokens, caps = tokens_of_request(request), daily_caps(agent, claimed)
     hold = hold_of(caps, provider.upper_bound(request), claimed.model) if caps else None
@@ -179,9 +181,11 @@ class Prompt:
     """Attributes of the event `generation.complete`, by span name."""
 
 
-async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+async def prompt_of(
+    tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, past_tokens: int | None
+) -> Prompt:
     """Returns the request's messages in order: prefix, memory, templates of the loaded skills, messages of the
-    conversation.
+    conversation. Those of earlier turns have at most about `past_tokens` tokens.
 
     Effects: marks the skills that this turn injects, if there are any.
     """
@@ -190,16 +194,15 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
     texts = await _injected_texts(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
-    conversation = await prompt_messages(
-        tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
-    )
-    conversation = [_without_bypass(message, definition.words.get("bypass", "")) for message in conversation]
+    window = Window(window_of(definition, call.ask.stage), past_tokens, compacted=claimed.compacted)
+    kept = await prompt_messages(tx, call, claimed.through_seq, window, texts)
+    conversation = [_without_bypass(message, definition.words.get("bypass", "")) for message in kept.messages]
     if call.ask.continues is not None:  # after the window, which keeps the newest message: the one that was cut
         conversation.append(PromptMessage(Role.USER, continuation_note(call.ask.continues)))
     if is_sole_instruction(definition, call.ask.stage):
         return Prompt(
             wire_messages(instructions_of(definition, call.ask.stage), "", conversation, model=claimed.model),
-            {"stage": call.ask.stage},
+            {"stage": call.ask.stage, "prompt.assemble": {"messages_left_out": kept.left_out}},
         )
     # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)
@@ -210,7 +213,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     base = system_prefix(definition, persona, user, override)
     context = await _context_texts(tx, call) if call.ask.sections or call.ask.guidance else []
     messages = wire_messages(base, claimed.memory_text or "", conversation, [*templates, *context], claimed.model)
-    facts = prompt_facts(persona, base, templates, overridden=bool(override))
+    facts = prompt_facts(persona, base, templates, overridden=bool(override), messages_left_out=kept.left_out)
     assembly = _assembly_facts(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
 
@@ -268,6 +271,7 @@ def _assembly_facts(
             "context_template_count": facts.context_template_count,
             "user_identity_injected": facts.user_identity_injected,
             "token_estimate": facts.token_estimate,
+            "messages_left_out": facts.messages_left_out,
         },
         "tools.assemble": {
             "core_capability_count": len(call.ask.tools) - from_skills,

@@ -75,6 +75,10 @@ class Joined:
 NO_JOINED_MESSAGES = Joined((), ())
 
 
+WINDOW_TOKENS = 32_000
+"""Default of the maximum tokens of earlier turns that a model call receives."""
+
+
 class WindowPolicy(Tolerant):
     """Limits on the history that a model call receives. Applies to a copy, never to what is stored."""
 

@@ -191,6 +191,7 @@ async def _deps(
         stops=stops,
         memory=settings.memory(),
         version_wait_seconds=settings.tool_version_wait,
+        window_tokens=settings.window_tokens,
         keeps_facts=settings.facts,
         shows_failure_messages=settings.failure_messages,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,

@@ -65,6 +65,9 @@ class MessageScriptModel:
     def upper_bound(self, request: ProviderRequest) -> RequestBound:
         return RequestBound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
+    def context_tokens(self, model: str) -> int | None:
+        return None
+
     def cost_microusd(self, model: str, usage: Usage) -> int:
         return usage.tokens if self.priced else 0
 

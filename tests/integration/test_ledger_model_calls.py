@@ -273,9 +273,9 @@ async def test_imports_and_prompts_are_made_before_the_locks(harness: Harness, m
         free.append(str(await harness.value("SELECT id FROM turns WHERE id = $1 FOR UPDATE NOWAIT", address.turn_id)))
 
     async def prompt_with_lock_check(
-        tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim
+        tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, past_tokens: int | None
     ) -> Prompt:
-        prompt = await prompt_of(tx, call, agent, claimed)
+        prompt = await prompt_of(tx, call, agent, claimed, past_tokens)
         lock = "SELECT id FROM conversations WHERE id = $1 FOR NO KEY UPDATE NOWAIT"
         free.append(str(await harness.value(lock, call.address.conversation_id)))
         return prompt

@@ -5,17 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
 from perdure.activities import memory
+from perdure.activities.model import ModelActivities
+from perdure.activities.providers.provider import tokens_of_request
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadRequest
 from perdure.contracts.calls import ToolOutcome
 from perdure.contracts.errors import CallerError
 from perdure.contracts.memory import MemoryLimits, Recalled, Scope
-from perdure.contracts.turns import TurnAddress
+from perdure.contracts.messages import WindowPolicy
+from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.memory.search import DRAFT_BLOCK, TRUSTED_BLOCK
 from perdure.embedding.embedder import EmbeddingUnavailable, VectorRejected
 from perdure.store.database import Database
@@ -23,8 +27,8 @@ from perdure.store.memory import episodes, facts, working_memory
 from perdure.store.memory.episodes import Episode, Vector
 from perdure.store.memory.search import Question, search
 from perdure.store.memory.working_memory import MAX_BYTES, TTL_SECONDS
-from perdure.store.turns import conversations
-from perdure.store.turns.context import keep_memory_text
+from perdure.store.turns import context, conversations
+from perdure.store.turns.context import Window, keep_memory_text
 from perdure.store.turns.conversations import delete_conversation
 from perdure.worker import embeddings as remember
 from perdure.worker.embeddings import embed_due
@@ -60,6 +64,62 @@ async def remaining_seconds(harness: Harness, conversation_id: str) -> dict[str,
 async def age(harness: Harness, conversation_id: str, by: timedelta) -> None:
     older = "UPDATE working_memory SET expires_at = expires_at - $2::interval WHERE conversation_id = $1"
     await harness.write(older, conversation_id, by)
+
+
+MANY_ROUNDS = """
+INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content, calls, call_id, tokens)
+SELECT gen_random_uuid(), 'local', $1, $2::uuid, n,
+  CASE n % 4 WHEN 2 THEN 'user' WHEN 0 THEN 'tool' ELSE 'assistant' END, n || repeat(' word', 20),
+  CASE n % 4 WHEN 3 THEN jsonb_build_array(jsonb_build_object('call_id', 't' || n || '.0', 'tool', 'look', 'key',
+    'pdk_' || left(encode(sha256(convert_to($2::uuid || '/t' || n || '.0', 'utf8')), 'hex'), 40), 'arguments', '{}'))
+  ELSE '[]' END, CASE n % 4 WHEN 0 THEN 't' || n - 1 || '.0' END, 26 FROM generate_series(2, $3::int) n
+"""
+"""Rounds of a user's message, a call, its result and an answer, after the first message of a conversation."""
+
+
+async def long_conversation(harness: Harness, messages: int) -> TurnAddress:
+    """A new turn of a conversation that has so many messages."""
+    before, _ = await harness.start(Line("once"))
+    await harness.finish(before, TurnStatus.COMPLETED)
+    await harness.write(MANY_ROUNDS, before.conversation_id, before.turn_id, messages)
+    bumped = "UPDATE conversations SET message_seq = $2 WHERE id = $1"
+    await harness.write(bumped, before.conversation_id, messages)
+    return (await harness.start(Line("hi"), conversation_id=before.conversation_id))[0]
+
+
+async def test_a_long_conversation_is_not_sent_whole_by_default(harness: Harness) -> None:
+    address = await long_conversation(harness, 4_001)
+    reply = await harness.activity(ModelActivities(harness.deps).complete, await harness.model_call(address))
+    assert reply.problem is None
+    assert tokens_of_request(harness.model.seen[-1]) < 50_000
+    (data,) = await harness.event_data(address.turn_id, "generation.complete")
+    assert data["assembly"]["prompt.assemble"]["messages_left_out"] > 2_000
+
+
+@pytest.mark.parametrize(("policy", "budget", "fewest", "most"), [
+    (WindowPolicy(), 1_000, 440, 1_000), (WindowPolicy(keep_first_user=False), 1_000, 440, 1_000),
+    (WindowPolicy(), 10, 26, 52), (WindowPolicy(max_messages=6), 1_000, 52, 156),
+    (WindowPolicy(max_tokens=500), None, 390, 500),
+])  # fmt: skip
+async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, policy: WindowPolicy, budget: int | None, fewest: int, most: int
+) -> None:
+    address = await long_conversation(harness, 201)
+    call, window, starts = await harness.model_call(address), Window(policy, budget), list[int]()
+    monkeypatch.setattr(context, "_stored", stored := Mock(side_effect=context._stored))
+    async with harness.db.transaction("local") as tx:
+        for through in (each for each in range(60, 202) if each % 4 != 3):  # a turn ends with no open call
+            stored.reset_mock()
+            kept = await context.prompt_messages(tx, call, through, window, {})
+            past = kept.messages[policy.keep_first_user : -1]
+            assert fewest <= 26 * len(past) <= most, through
+            assert kept.left_out == through - len(kept.messages) + 1
+            assert stored.call_count <= len(kept.messages) + (10 if policy.max_messages else 2)
+            for place, message in enumerate(past):
+                assert bool(message.answers) is bool(place and past[place - 1].calls)
+            starts.append(int(past[0].content.split()[0]))
+    assert starts == sorted(starts)
+    assert budget != 1_000 or policy.max_messages or len(set(starts)) <= 9, "200 messages are eleven half budgets"
 
 
 async def test_a_write_merges_null_removes_and_a_field_expires_as_its_write_requested(harness: Harness) -> None:

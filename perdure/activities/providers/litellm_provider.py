@@ -159,6 +159,11 @@ class LiteLLMProvider:
         cache_write_cost = input_tokens * float(card.get("cache_creation_input_token_cost") or 0)
         return RequestBound(input_tokens + output_tokens, microusd(max(costs[0], cache_write_cost) + costs[1]))
 
+    def context_tokens(self, model: str) -> int | None:
+        """Returns the maximum input tokens by LiteLLM's table, which is read directly, as in `upper_bound`."""
+        tokens = _price_card(model).get("max_input_tokens")
+        return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
+
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """Sends one request to the provider and streams its response, as `Provider` describes."""
         draft = Draft(request.max_tokens, continues=request.continues, thinking=ThinkingReader(request.model))

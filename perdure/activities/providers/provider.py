@@ -156,6 +156,10 @@ class Provider(Protocol):
         Sends no request."""
         ...
 
+    def context_tokens(self, model: str) -> int | None:
+        """Returns the maximum input tokens of `model`; None if unknown. Sends no request."""
+        ...
+
     def cost_microusd(self, model: str, usage: Usage) -> int:
         """Returns the price of this usage of `model`, also for an answer that was interrupted; 0 if the price is
         unknown."""

@@ -338,6 +338,10 @@ class ScriptedProvider:
             usage.tokens + headroom, usage.cost_microusd + (math.ceil(headroom * price.input) if price else 0)
         )
 
+    def context_tokens(self, model: str) -> int | None:
+        """Returns None: a script has no limit."""
+        return None
+
     def cost_microusd(self, model: str, usage: Usage) -> int:
         """Returns the cost by the script's own price."""
         price = self._script.price_per_million

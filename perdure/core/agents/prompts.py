@@ -192,6 +192,8 @@ class PromptFacts:
     user_identity_injected: bool
     token_estimate: int
     """Estimated tokens of the prefix and the templates."""
+    messages_left_out: int
+    """Messages of the conversation's earlier turns that the window leaves out."""
 
 
 def persona_of(agent: AgentDefinition) -> Persona:
@@ -259,7 +261,9 @@ def skill_tier(skill: Skill) -> int:
     return 3 if skill.artifacts else 2
 
 
-def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overridden: bool) -> PromptFacts:
+def prompt_facts(
+    persona: Persona, base: str, templates: Sequence[str], *, overridden: bool, messages_left_out: int
+) -> PromptFacts:
     """Returns the span attributes of a prompt with the prefix `base`; `overridden` if that is the caller's own
     prompt."""
     return PromptFacts(
@@ -268,6 +272,7 @@ def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overr
         context_template_count=len(templates),
         user_identity_injected=not overridden,
         token_estimate=sum(map(estimated_tokens, [base, *templates])),
+        messages_left_out=messages_left_out,
     )
 
 
@@ -324,6 +329,17 @@ def select_messages(messages: Sequence[WindowedMessage], policy: WindowPolicy) -
         messages_left = None if messages_left is None else messages_left - size
         tokens_left = None if tokens_left is None else tokens_left - round_tokens
     return [message.index for each in rounds for message in each if message.index in selected]
+
+
+def tokens_left_out(past_tokens: int, budget: int) -> int:
+    """Returns how many of the oldest tokens of a conversation a prompt leaves out, so that `budget` is enough for the
+    rest.
+
+    The number grows in steps of half the budget. The prompt then starts with the same messages for many turns, and a
+    provider's cache of it stays valid.
+    """
+    step = max(budget // 2, 1)
+    return max(-(-(past_tokens - budget) // step) * step, 0)
 
 
 def halve_window(messages: Sequence[WindowedMessage], policy: WindowPolicy) -> WindowPolicy:

@@ -14,7 +14,13 @@ from perdure.contracts.ids import effect_key, step_of
 from perdure.contracts.messages import CallRef, MessageRef, Role, WindowPolicy
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
-from perdure.core.agents.prompts import PromptMessage, WindowedMessage, halve_window, select_messages
+from perdure.core.agents.prompts import (
+    PromptMessage,
+    WindowedMessage,
+    halve_window,
+    select_messages,
+    tokens_left_out,
+)
 from perdure.core.agents.templates import fill_variables
 from perdure.core.calls.rounds import fold_rounds, is_in, range_bounds, ranges_of, steps_in
 from perdure.core.text import preview, restore_previews
@@ -308,18 +314,20 @@ class StoredMessage:
         return (step_of(call_id), int(call_id.partition(".")[2]) + 1 if self.call_id else 0)
 
 
-_BODIES = """
-WITH before AS (
-  SELECT * FROM messages WHERE conversation_id = $1 AND seq <= $2 AND in_transcript
-), recent AS (
-  SELECT * FROM before ORDER BY seq DESC LIMIT $3
-), first AS (
-  SELECT * FROM before WHERE role = 'user' ORDER BY seq LIMIT 1
-)
-SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FROM recent UNION
-SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM first UNION ALL
-SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($4)
+_PAST = "conversation_id = $1 AND seq <= $2 AND in_transcript"
+_BODIES = f"""
+SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FROM (
+  SELECT * FROM messages WHERE {_PAST} AND seq >= $4 ORDER BY seq DESC LIMIT $5) AS recent UNION
+SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM (
+  SELECT * FROM messages WHERE {_PAST} AND role = 'user' AND $6 ORDER BY seq LIMIT 1) AS first UNION ALL
+SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($3)
 """
+_SIZE = f"SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM messages WHERE {_PAST}"
+_START = f"""
+SELECT least(min(seq) FILTER (WHERE before >= $3), max(seq) FILTER (WHERE role <> 'tool')) FROM (
+  SELECT seq, role, sum(tokens) OVER (ORDER BY seq) - tokens AS before FROM messages WHERE {_PAST}) AS sized
+"""
+"""The first message after the oldest `$3` tokens, or the newest round if all of them are older."""
 IN_ROUNDS = """
 conversation_id = {conversation} AND turn_id = {turn} AND EXISTS (
   SELECT FROM unnest({firsts}::integer[], {lasts}::integer[]) AS each (first, last)
@@ -329,35 +337,48 @@ conversation_id = {conversation} AND turn_id = {turn} AND EXISTS (
 _WITH_ROUNDS = f"""
 {_BODIES} UNION ALL
 SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages
-WHERE {IN_ROUNDS.format(conversation="$1", turn="$5", firsts="$6", lasts="$7")}
+WHERE {IN_ROUNDS.format(conversation="$1", turn="$7", firsts="$8", lasts="$9")}
 """
 
 
-async def read_bodies(
-    tx: Connection, call: ModelCall, through_seq: int, window: WindowPolicy
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a conversation that a model call receives."""
+
+    policy: WindowPolicy
+    """The agent's own window."""
+    past_tokens: int | None
+    """The maximum tokens of earlier turns, in addition to `policy`."""
+    compacted: bool = False
+    """True if the window is halved, because an earlier attempt was too long for the model."""
+
+
+async def _size_and_start(tx: Connection, past: tuple[str, int], window: Window) -> tuple[int, int]:
+    """Returns the number of earlier messages, and the `seq` from which the window can use them. It reads no bodies."""
+    (size,) = await tx.fetch(_SIZE, *past)
+    left_out = 0 if window.past_tokens is None else tokens_left_out(size["tokens"], window.past_tokens)
+    if window.policy.max_tokens is not None:
+        left_out = max(left_out, size["tokens"] - window.policy.max_tokens)
+    start = await tx.fetchval(_START, *past, left_out) if left_out else None
+    return size["messages"], start or 0
+
+
+async def _read_bodies(
+    tx: Connection, call: ModelCall, through_seq: int, start: int, window: WindowPolicy
 ) -> tuple[list[StoredMessage], list[StoredMessage | MessageRef]]:
     """Returns the conversation up to the turn's start, oldest first, and the messages of the turn in the order of the
     call, in one statement. Rounds are replaced by their messages; what is not stored stays a reference.
 
-    With a window, it reads only as much of the past as the window can use.
+    Of the past, it reads only what the window can use: the messages from `start` on, and the first user message.
     """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
     ids = [ref.id for ref in call.ask.messages if ref.id]
     firsts, lasts = range_bounds(ranges_of(call.ask.messages))
-    conversation_id = call.address.conversation_id
+    given = call.address.conversation_id, through_seq, ids, start, limit, window.keep_first_user
     rows = (
-        await tx.fetch(
-            f"{_WITH_ROUNDS} ORDER BY seq",
-            conversation_id,
-            through_seq,
-            limit,
-            ids,
-            call.address.turn_id,
-            firsts,
-            lasts,
-        )
+        await tx.fetch(f"{_WITH_ROUNDS} ORDER BY seq", *given, call.address.turn_id, firsts, lasts)
         if firsts
-        else await tx.fetch(f"{_BODIES} ORDER BY seq", conversation_id, through_seq, limit, ids)
+        else await tx.fetch(f"{_BODIES} ORDER BY seq", *given)
     )
     past = [_stored(row) for row in rows if row["past"]]
     own = {str(row["id"]): _stored(row) for row in rows if not row["past"]}
@@ -393,32 +414,37 @@ def _stored(row: asyncpg.Record) -> StoredMessage:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class KeptMessages:
+    """The messages for the model within the window, oldest first."""
+
+    messages: list[PromptMessage]
+    left_out: int
+    """Messages of earlier turns that are not among them."""
+
+
 async def prompt_messages(
-    tx: Connection,
-    call: ModelCall,
-    through_seq: int,
-    window: WindowPolicy,
-    skills: Mapping[str, str],
-    *,
-    compacted: bool = False,
-) -> list[PromptMessage]:
-    """Returns the messages for the model within the agent's window, oldest first. `skills` are texts by skill id.
+    tx: Connection, call: ModelCall, through_seq: int, window: Window, skills: Mapping[str, str]
+) -> KeptMessages:
+    """Returns the messages for the model. `skills` are texts by skill id.
 
     If the call has structured output, the window applies only to the past; all messages of the step itself are sent.
-    With `compacted`, the window is halved, because an earlier attempt was too long for the model.
     """
     turn_id = call.address.turn_id
     quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
     comments = await comments_of(tx, turn_id, quoted) if quoted else {}
     refused = [steps for ref in call.ask.messages for steps in ref.refused]
     refusals = await refusal_texts(tx, turn_id, refused) if refused else {}
-    past, own = await read_bodies(tx, call, through_seq, window)
+    policy = window.policy
+    count, start = await _size_and_start(tx, (call.address.conversation_id, through_seq), window)
+    past, own = await _read_bodies(tx, call, through_seq, start, policy)
     all_messages: list[StoredMessage | MessageRef] = [*past, *own]
     windowed = [_window_message(index, message) for index, message in enumerate(all_messages)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
-    kept = select_messages(windowed, halve_window(windowed, window) if compacted else window)
-    return [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
+    kept = select_messages(windowed, halve_window(windowed, policy) if window.compacted else policy)
+    messages = [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
+    return KeptMessages(messages, count - sum(index < len(past) for index in kept))
 
 
 _NO_RECORD = "A round of calls was refused. Its calls have not run, and the reasons are no longer stored."

@@ -8,10 +8,12 @@ from pydantic import JsonValue
 from perdure.activities.providers.registry import Models
 from perdure.contracts.agents import AgentDefinition, AgentStage, FallbackModel, OnLength, PublishedAgent, Reasoning
 from perdure.contracts.errors import Problem, UpstreamRejected
+from perdure.contracts.messages import WindowPolicy
 from perdure.core.agents.models import (
     MIN_CAP_TOKENS,
     ThinkingSetting,
     choose_thinking,
+    default_past_tokens,
     has_other_key,
     is_ambiguous,
     params_of,
@@ -92,6 +94,16 @@ STAGES = {
     "round": AgentStage(like="trip", model_params={"a": 1}),
     "trip": AgentStage(like="round", model_params={"a": 2, "b": 3}),
 }
+
+
+def test_a_default_window_is_half_of_the_models_context_unless_a_window_sets_tokens() -> None:
+    count, tokens = WindowPolicy(max_messages=3), WindowPolicy(max_tokens=5)
+    for own, of_stage, setting, context_tokens, most in (
+        *((count, None, 100, None, 100), (count, count, 100, 150, 75), (count, count, 100, 300, 100)),
+        *((tokens, count, 100, 150, None), (count, tokens, 100, 150, None), (count, None, 0, 150, None)),
+    ):
+        agent = AgentDefinition(id="a", title="", topology="t", window=own, stages={"s": AgentStage(window=of_stage)})
+        assert default_past_tokens(agent, "s", setting, context_tokens) == most
 
 
 def test_parameters_override_each_other_and_null_removes_one() -> None:

@@ -140,10 +140,10 @@ def test_only_anthropics_own_path_gets_a_cache_breakpoint(marked: bool, models: 
 def test_the_span_of_a_prompt_states_its_persona_source_and_size() -> None:
     skilled = agent(skill("a", **HOST), root_skill="a")
     persona, base = prompts.persona_of(skilled), said_first(skilled, ANN)
-    facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False)
+    facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False, messages_left_out=3)
     assert (facts.persona_key, facts.persona_source, facts.context_template_count) == ("host", "root_skill", 1)
     assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(base) + 2
-    own = prompts.prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
+    own = prompts.prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True, messages_left_out=0)
     assert (own.persona_key, own.persona_source, own.user_identity_injected) == ("", "caller", False)
     assert own.token_estimate == 2
 
@@ -297,6 +297,23 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
     others = [messages[index] for index in kept if messages[index].role is not Role.SYSTEM]
     starts = [place for place, message in enumerate(others) if message.role is not Role.TOOL]
     assert len(others) <= most or not starts or len(starts) == 1
+
+
+@pytest.mark.parametrize(("past", "budget", "left_out"), [
+    *((0, 100, 0), (100, 100, 0), (101, 100, 50), (150, 100, 50), (151, 100, 100), (102_886, 32_000, 80_000)),
+    *((7, 0, 7), (7, 1, 6)),
+])  # fmt: skip
+def test_a_default_window_leaves_out_steps_of_half_a_budget(past: int, budget: int, left_out: int) -> None:
+    assert prompts.tokens_left_out(past, budget) == left_out
+
+
+@given(st.integers(0, 10_000), st.integers(2, 3_000))
+def test_a_default_window_is_filled_by_half_and_starts_alike_within_a_step(past: int, budget: int) -> None:
+    left_out, step = prompts.tokens_left_out(past, budget), budget // 2
+    assert past - left_out <= budget and (not left_out or past - left_out > budget - step)
+    rest_of_step = budget - (past - left_out) if past > budget else 0
+    assert prompts.tokens_left_out(past + rest_of_step, budget) == left_out
+    assert left_out <= prompts.tokens_left_out(past + rest_of_step + 1, budget) <= left_out + step
 
 
 def test_a_halved_window_has_half_the_tokens_of_the_sent_messages() -> None:

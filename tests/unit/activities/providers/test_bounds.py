@@ -63,6 +63,11 @@ def test_an_unpriced_model_is_bounded_only_by_the_agents_own_limit(litellm: "Lit
     assert litellm.upper_bound(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
 
 
+def test_the_table_has_the_context_of_a_known_model(litellm: "LiteLLMProvider") -> None:
+    names = ("openai/gpt-4", "anthropic/claude-haiku-4-5", "openai/nobody-knows-this", "no-such-vendor/x")
+    assert [litellm.context_tokens(name) for name in names] == [8_192, 200_000, None, None]
+
+
 @pytest.mark.parametrize(("params", "of_model", "most"), [
     *(({}, None, None), ({}, 100, 100), ({"max_tokens": "7"}, 100, 100), ({"max_tokens": True}, 100, 100)),
     *(({"max_tokens": 7}, 100, 7), ({"max_completion_tokens": 9, "max_tokens": 7}, 100, 9)),
