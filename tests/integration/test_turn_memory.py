@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import cast
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
+from temporalio.exceptions import ApplicationError
 
 from perdure.activities import memory
 from perdure.activities.model import ModelActivities
@@ -16,7 +18,7 @@ from perdure.activities.providers.provider import tokens_of_request
 from perdure.activities.tools import ToolActivities
 from perdure.contracts.activities import LoadRequest
 from perdure.contracts.calls import ToolOutcome
-from perdure.contracts.errors import CallerError
+from perdure.contracts.errors import CallerError, UpstreamRejected
 from perdure.contracts.memory import MemoryLimits, Recalled, Scope
 from perdure.contracts.messages import WindowPolicy
 from perdure.contracts.turns import TurnAddress, TurnStatus
@@ -42,6 +44,7 @@ from tests.integration.library_writer import Library, other_tenant
 
 LEFT = "SELECT field, round(extract(epoch FROM expires_at - now()))::int AS seconds FROM working_memory"
 RECENT = "recent_entity_context"
+TOO_LONG = UpstreamRejected("context_overflow", "It is too long.")
 DUE = "UPDATE episodes SET embed_after = now() WHERE embedder IS NULL"
 
 
@@ -94,6 +97,16 @@ async def test_a_long_conversation_is_not_sent_whole_by_default(harness: Harness
     assert tokens_of_request(harness.model.seen[-1]) < 50_000
     (data,) = await harness.event_data(address.turn_id, "generation.complete")
     assert data["assembly"]["prompt.assemble"]["messages_left_out"] > 2_000
+
+
+async def test_a_call_that_was_too_long_is_repeated_with_half_of_the_default_window(harness: Harness) -> None:
+    call, sizes = await harness.model_call(await long_conversation(harness, 4_001)), []
+    for attempt in (1, 2):
+        with suppress(ApplicationError):
+            harness.model.broken = {"scripted": TOO_LONG} if attempt == 1 else {}
+            await harness.activity(ModelActivities(harness.deps).complete, call, attempt=attempt)
+        sizes.append(tokens_of_request(harness.model.seen[-1]))
+    assert 0.4 < sizes[1] / sizes[0] < 0.6
 
 
 @pytest.mark.parametrize(("policy", "budget", "fewest", "most"), [
