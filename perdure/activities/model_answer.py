@@ -386,7 +386,8 @@ def reply_of(
         Role.ASSISTANT,
         text,
         calls=_call_entries(received.complete, plans),
-        tokens=reply.usage.output_tokens or estimated_tokens(text),
+        # A window counts a message by what later calls send of it, which is without its reasoning.
+        tokens=max(reply.usage.output_tokens - reply.usage.thinking_tokens, estimated_tokens(text)),
         partial=partial,
         extends=bool(continued),
     )

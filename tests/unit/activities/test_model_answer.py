@@ -76,6 +76,7 @@ def test_the_start_of_long_reasoning_is_kept_and_all_of_it_counted() -> None:
     reply, _ = reply_of(asking(), heard, None, ())
     thought = events_of(asking(), 1, heard, reply)[0].data
     assert (thought["characters"], thought["text"]) == (MAX_THINKING_CHARACTERS + 3, "a" * MAX_THINKING_CHARACTERS)
+    assert reply.message is not None and reply.message.tokens == 1, "a later turn does not receive the reasoning"
 
 
 @pytest.mark.parametrize("failed", [None, Problem(code="model_timeout", message="late")], ids=["read", "failed"])
