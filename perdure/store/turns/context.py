@@ -318,11 +318,13 @@ _PAST = "conversation_id = $1 AND seq <= $2 AND in_transcript"
 _BODIES = f"""
 SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FROM (
   SELECT * FROM messages WHERE {_PAST} AND seq >= $4 ORDER BY seq DESC LIMIT $5) AS recent UNION
-SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM (
-  SELECT * FROM messages WHERE {_PAST} AND role = 'user' AND $6 ORDER BY seq LIMIT 1) AS first UNION ALL
+SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE {_PAST} AND seq = $6 UNION ALL
 SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($3)
 """
-_SIZE = f"SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM messages WHERE {_PAST}"
+_SIZE = f"""
+SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens, min(seq) FILTER (WHERE role = 'user') AS first_user
+FROM messages WHERE {_PAST}
+"""
 _START = f"""
 SELECT least(min(seq) FILTER (WHERE before >= $3), max(seq) FILTER (WHERE role <> 'tool')) FROM (
   SELECT seq, role, sum(tokens) OVER (ORDER BY seq) - tokens AS before FROM messages WHERE {_PAST}) AS sized
@@ -353,28 +355,41 @@ class Window:
     """True if the window is halved, because an earlier attempt was too long for the model."""
 
 
-async def _size_and_start(tx: Connection, past: tuple[str, int], window: Window) -> tuple[int, int]:
-    """Returns the number of earlier messages, and the `seq` from which the window can use them. It reads no bodies."""
-    (size,) = await tx.fetch(_SIZE, *past)
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The earlier messages of a conversation that a window can use."""
+
+    start: int
+    """The `seq` of the first one."""
+    first_user: int
+    """The `seq` of the conversation's first user message, if the window keeps it, else 0."""
+    messages: int
+    """The number of all earlier messages."""
+
+
+async def _find_past(tx: Connection, conversation_id: str, through_seq: int, window: Window) -> _Past:
+    """Reads no message's body."""
+    (size,) = await tx.fetch(_SIZE, conversation_id, through_seq)
     left_out = 0 if window.past_tokens is None else tokens_left_out(size["tokens"], window.past_tokens)
     if window.policy.max_tokens is not None:
         left_out = max(left_out, size["tokens"] - window.policy.max_tokens)
-    start = await tx.fetchval(_START, *past, left_out) if left_out else None
-    return size["messages"], start or 0
+    start = await tx.fetchval(_START, conversation_id, through_seq, left_out) if left_out else None
+    first_user = size["first_user"] if window.policy.keep_first_user else None
+    return _Past(start or 0, first_user or 0, size["messages"])
 
 
 async def _read_bodies(
-    tx: Connection, call: ModelCall, through_seq: int, start: int, window: WindowPolicy
+    tx: Connection, call: ModelCall, through_seq: int, usable: _Past, window: WindowPolicy
 ) -> tuple[list[StoredMessage], list[StoredMessage | MessageRef]]:
     """Returns the conversation up to the turn's start, oldest first, and the messages of the turn in the order of the
     call, in one statement. Rounds are replaced by their messages; what is not stored stays a reference.
 
-    Of the past, it reads only what the window can use: the messages from `start` on, and the first user message.
+    Of the past, it reads only what the window can use: `usable`.
     """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
     ids = [ref.id for ref in call.ask.messages if ref.id]
     firsts, lasts = range_bounds(ranges_of(call.ask.messages))
-    given = call.address.conversation_id, through_seq, ids, start, limit, window.keep_first_user
+    given = call.address.conversation_id, through_seq, ids, usable.start, limit, usable.first_user
     rows = (
         await tx.fetch(f"{_WITH_ROUNDS} ORDER BY seq", *given, call.address.turn_id, firsts, lasts)
         if firsts
@@ -436,15 +451,15 @@ async def prompt_messages(
     refused = [steps for ref in call.ask.messages for steps in ref.refused]
     refusals = await refusal_texts(tx, turn_id, refused) if refused else {}
     policy = window.policy
-    count, start = await _size_and_start(tx, (call.address.conversation_id, through_seq), window)
-    past, own = await _read_bodies(tx, call, through_seq, start, policy)
+    usable = await _find_past(tx, call.address.conversation_id, through_seq, window)
+    past, own = await _read_bodies(tx, call, through_seq, usable, policy)
     all_messages: list[StoredMessage | MessageRef] = [*past, *own]
     windowed = [_window_message(index, message) for index, message in enumerate(all_messages)]
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = select_messages(windowed, halve_window(windowed, policy) if window.compacted else policy)
     messages = [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
-    return KeptMessages(messages, count - sum(index < len(past) for index in kept))
+    return KeptMessages(messages, usable.messages - sum(index < len(past) for index in kept))
 
 
 _NO_RECORD = "A round of calls was refused. Its calls have not run, and the reasons are no longer stored."
