@@ -221,18 +221,6 @@ async def nodes(harness: Harness, address: TurnAddress) -> list[str]:
     return [data["node"] for data in await harness.event_data(address.turn_id, "node_start")]
 
 
-async def test_a_model_receives_long_messages_whole(harness: Harness) -> None:
-    conversation_id = await harness.conversation()
-    for _ in range(3):
-        address, _ = await harness.start(Line("word " * 2_000), conversation_id=conversation_id)
-        await ask(harness, await harness.model_call(address))
-        reply = await harness.value("SELECT reply FROM model_calls WHERE turn_id = $1", address.turn_id)
-        await harness.finish(address, TurnStatus.COMPLETED, transcript=(reply["message"]["id"],))
-    sent = harness.model.seen[-1].messages
-    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
-    assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"
-
-
 async def test_waiting_events_are_written_whatever_the_outcome_of_their_tool_call(harness: Harness) -> None:
     for tool, args in (("nobody", {}), ("look", {}), ("pay", {}), ("shout", {"mode": "break"})):
         address = await harness.plan((tool, args))

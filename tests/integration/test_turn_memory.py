@@ -20,7 +20,7 @@ from perdure.contracts.activities import LoadRequest
 from perdure.contracts.calls import ToolOutcome
 from perdure.contracts.errors import CallerError, UpstreamRejected
 from perdure.contracts.memory import MemoryLimits, Recalled, Scope
-from perdure.contracts.messages import WindowPolicy
+from perdure.contracts.messages import PREVIEW_CHARACTERS, WindowPolicy
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.memory.search import DRAFT_BLOCK, TRUSTED_BLOCK
 from perdure.embedding.embedder import EmbeddingUnavailable, VectorRejected
@@ -72,10 +72,10 @@ async def age(harness: Harness, conversation_id: str, by: timedelta) -> None:
 MANY_ROUNDS = """
 INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content, calls, call_id, tokens)
 SELECT gen_random_uuid(), 'local', $1, $2::uuid, n,
-  CASE n % 4 WHEN 2 THEN 'user' WHEN 0 THEN 'tool' ELSE 'assistant' END, n || repeat(' word', 20),
+  CASE n % 4 WHEN 2 THEN 'user' WHEN 0 THEN 'tool' ELSE 'assistant' END, n || repeat(' word', 101),
   CASE n % 4 WHEN 3 THEN jsonb_build_array(jsonb_build_object('call_id', 't' || n || '.0', 'tool', 'look', 'key',
     'pdk_' || left(encode(sha256(convert_to($2::uuid || '/t' || n || '.0', 'utf8')), 'hex'), 40), 'arguments', '{}'))
-  ELSE '[]' END, CASE n % 4 WHEN 0 THEN 't' || n - 1 || '.0' END, 26 FROM generate_series(2, $3::int) n
+  ELSE '[]' END, CASE n % 4 WHEN 0 THEN 't' || n - 1 || '.0' END, 130 FROM generate_series(2, $3::int) n
 """
 """Rounds of a user's message, a call, its result and an answer, after the first message of a conversation."""
 
@@ -87,32 +87,25 @@ async def long_conversation(harness: Harness, messages: int) -> TurnAddress:
     await harness.write(MANY_ROUNDS, before.conversation_id, before.turn_id, messages)
     bumped = "UPDATE conversations SET message_seq = $2 WHERE id = $1"
     await harness.write(bumped, before.conversation_id, messages)
-    return (await harness.start(Line("hi"), conversation_id=before.conversation_id))[0]
+    return (await harness.start(Line("hi " * 200), conversation_id=before.conversation_id))[0]
 
 
-async def test_a_long_conversation_is_not_sent_whole_by_default(harness: Harness) -> None:
-    address = await long_conversation(harness, 4_001)
-    reply = await harness.activity(ModelActivities(harness.deps).complete, await harness.model_call(address))
-    assert reply.problem is None
-    assert tokens_of_request(harness.model.seen[-1]) < 50_000
-    (data,) = await harness.event_data(address.turn_id, "generation.complete")
-    assert data["assembly"]["prompt.assemble"]["messages_left_out"] > 2_000
-
-
-async def test_a_call_that_was_too_long_is_repeated_with_half_of_the_default_window(harness: Harness) -> None:
-    call, sizes = await harness.model_call(await long_conversation(harness, 4_001)), []
+async def test_a_long_conversation_is_sent_in_part_and_in_half_of_it_if_that_is_too_long(harness: Harness) -> None:
+    call, sizes = await harness.model_call(await long_conversation(harness, 1_001)), []
     for attempt in (1, 2):
         with suppress(ApplicationError):
             harness.model.broken = {"scripted": TOO_LONG} if attempt == 1 else {}
             await harness.activity(ModelActivities(harness.deps).complete, call, attempt=attempt)
         sizes.append(tokens_of_request(harness.model.seen[-1]))
-    assert 0.4 < sizes[1] / sizes[0] < 0.6
+    assert sizes[0] < 40_000 and 0.4 < sizes[1] / sizes[0] < 0.6
+    (data,) = await harness.event_data(call.address.turn_id, "generation.complete")
+    assert data["assembly"]["prompt.assemble"]["messages_left_out"] > 900
 
 
 @pytest.mark.parametrize(("policy", "budget", "fewest", "most"), [
-    (WindowPolicy(), 1_000, 440, 1_000), (WindowPolicy(keep_first_user=False), 1_000, 440, 1_000),
-    (WindowPolicy(), 10, 26, 52), (WindowPolicy(max_messages=6), 1_000, 52, 156),
-    (WindowPolicy(max_tokens=500), None, 390, 500),
+    (WindowPolicy(), 5_000, 2_200, 5_000), (WindowPolicy(keep_first_user=False), 5_000, 2_200, 5_000),
+    (WindowPolicy(), 10, 130, 260), (WindowPolicy(max_messages=6), 5_000, 260, 780),
+    (WindowPolicy(max_tokens=2_500), None, 1_560, 2_500),
 ])  # fmt: skip
 async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, policy: WindowPolicy, budget: int | None, fewest: int, most: int
@@ -125,14 +118,15 @@ async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
             stored.reset_mock()
             kept = await context.prompt_messages(tx, call, through, window, {})
             past = kept.messages[policy.keep_first_user : -1]
-            assert fewest <= 26 * len(past) <= most, through
+            assert fewest <= 130 * len(past) <= most, through
+            assert min(len(each.content) for each in kept.messages[-len(past) - 1 :]) > PREVIEW_CHARACTERS
             assert kept.left_out == through - len(kept.messages) + 1
-            assert stored.call_count <= len(kept.messages) + (10 if policy.max_messages else 2)
+            assert stored.call_count <= len(kept.messages) + (2 if budget and not policy.max_messages else 10)
             for place, message in enumerate(past):
                 assert bool(message.answers) is bool(place and past[place - 1].calls)
             starts.append(int(past[0].content.split()[0]))
     assert starts == sorted(starts)
-    assert budget != 1_000 or policy.max_messages or len(set(starts)) <= 9, "200 messages are eleven half budgets"
+    assert budget != 5_000 or policy.max_messages or len(set(starts)) <= 9, "200 messages are eleven half budgets"
 
 
 async def test_a_write_merges_null_removes_and_a_field_expires_as_its_write_requested(harness: Harness) -> None:

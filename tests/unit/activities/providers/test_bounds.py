@@ -61,9 +61,7 @@ def test_an_unpriced_model_is_bounded_only_by_the_agents_own_limit(litellm: "Lit
     asked = request("openai/nobody-knows-this", max_tokens=50)
     assert litellm.upper_bound(asked) == RequestBound(bytes_of(asked) + 50, None)
     assert litellm.upper_bound(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
-
-
-def test_the_table_has_the_context_of_a_known_model(litellm: "LiteLLMProvider") -> None:
+    # The context of a model is in the same table.
     names = ("openai/gpt-4", "anthropic/claude-haiku-4-5", "openai/nobody-knows-this", "no-such-vendor/x")
     assert [litellm.context_tokens(name) for name in names] == [8_192, 200_000, None, None]
 
