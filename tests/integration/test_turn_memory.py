@@ -22,6 +22,7 @@ from perdure.contracts.errors import CallerError, UpstreamRejected
 from perdure.contracts.memory import MemoryLimits, Recalled, Scope
 from perdure.contracts.messages import PREVIEW_CHARACTERS, WindowPolicy
 from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.agents.prompts import LEFT_OUT
 from perdure.core.memory.search import DRAFT_BLOCK, TRUSTED_BLOCK
 from perdure.embedding.embedder import EmbeddingUnavailable, VectorRejected
 from perdure.store.database import Database
@@ -117,11 +118,13 @@ async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
         for through in (each for each in range(60, 202) if each % 4 != 3):  # a turn ends with no open call
             stored.reset_mock()
             kept = await context.prompt_messages(tx, call, through, window, {})
-            past = kept.messages[policy.keep_first_user : -1]
+            sent = [each for each in kept.messages if each.content != LEFT_OUT]
+            assert (len(sent) < len(kept.messages)) is (bool(budget) and policy.keep_first_user)
+            past = sent[policy.keep_first_user : -1]
             assert fewest <= 130 * len(past) <= most, through
-            assert min(len(each.content) for each in kept.messages[-len(past) - 1 :]) > PREVIEW_CHARACTERS
-            assert kept.left_out == through - len(kept.messages) + 1
-            assert stored.call_count <= len(kept.messages) + (2 if budget and not policy.max_messages else 10)
+            assert min(len(each.content) for each in sent[-len(past) - 1 :]) > PREVIEW_CHARACTERS
+            assert kept.left_out == through - len(sent) + 1
+            assert stored.call_count <= len(sent) + (1 if budget and not policy.max_messages else 10)
             for place, message in enumerate(past):
                 assert bool(message.answers) is bool(place and past[place - 1].calls)
             starts.append(int(past[0].content.split()[0]))

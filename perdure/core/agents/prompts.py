@@ -80,7 +80,8 @@ def wire_messages(
     return [*sent, {"role": "user", "content": _CONTINUE}] if _must_not_end_so(sent, model) else sent
 
 
-_LEFT_OUT: Final = "[Earlier messages are left out]"
+LEFT_OUT: Final = "[Earlier messages are left out]"
+"""The text of a user message in the place of messages that a window leaves out."""
 _RECEIVED: Final = "I have the results."
 _CONTINUE: Final = "Please continue."
 
@@ -91,7 +92,7 @@ def _from_a_user(messages: Sequence[WireMessage]) -> list[WireMessage]:
     start = next((place for place, each in enumerate(messages) if each["role"] != "system"), len(messages))
     if start == len(messages) or messages[start]["role"] == "user":
         return [*messages]
-    return [*messages[:start], {"role": "user", "content": _LEFT_OUT}, *messages[start:]]
+    return [*messages[:start], {"role": "user", "content": LEFT_OUT}, *messages[start:]]
 
 
 def _in_mistrals_order(messages: Sequence[WireMessage]) -> list[WireMessage]:

@@ -15,6 +15,7 @@ from perdure.contracts.messages import CallRef, MessageRef, Role, WindowPolicy
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
 from perdure.core.agents.prompts import (
+    LEFT_OUT,
     PromptMessage,
     WindowedMessage,
     halve_window,
@@ -459,6 +460,8 @@ async def prompt_messages(
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = select_messages(windowed, halve_window(windowed, policy) if window.compacted else policy)
     messages = [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
+    if window.past_tokens is not None and 0 < usable.first_user < usable.start:
+        messages.insert(1, PromptMessage(Role.USER, LEFT_OUT))  # the next message does not answer the first one
     return KeptMessages(messages, usable.messages - sum(index < len(past) for index in kept))
 
 

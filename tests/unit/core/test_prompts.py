@@ -316,14 +316,6 @@ def test_a_default_window_is_filled_by_half_and_starts_alike_within_a_step(past:
     assert left_out <= prompts.tokens_left_out(past + rest_of_step + 1, budget) <= left_out + step
 
 
-def test_a_halved_window_has_half_the_tokens_of_the_sent_messages() -> None:
-    talk = windowed_messages("U:100 A:100 " * 4)
-    half = prompts.halve_window(talk, WindowPolicy())
-    assert half.max_tokens == 400
-    assert select_messages(talk, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
-    assert select_messages(talk, prompts.halve_window(talk, half)) == [0, 6, 7]
-
-
 @pytest.mark.parametrize(("text", "expected"), [
     ("Dear {{user_name}}, {{ user_role }}", "Dear Ann, clerk"),
     ("{{agent_title}}|{{skill_name}}", "|"),
