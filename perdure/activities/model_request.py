@@ -202,7 +202,7 @@ async def prompt_of(
     if is_sole_instruction(definition, call.ask.stage):
         return Prompt(
             wire_messages(instructions_of(definition, call.ask.stage), "", conversation, model=claimed.model),
-            {"stage": call.ask.stage, "prompt.assemble": {"messages_left_out": kept.left_out}},
+            {"stage": call.ask.stage, "prompt.assemble": {"left_out_count": kept.left_out}},
         )
     # A caller's own prompt is used unchanged, without the additions of the agent's skills.
     templates = [] if override else template_messages(definition, loaded, user)
@@ -213,7 +213,7 @@ async def prompt_of(
     base = system_prefix(definition, persona, user, override)
     context = await _context_texts(tx, call) if call.ask.sections or call.ask.guidance else []
     messages = wire_messages(base, claimed.memory_text or "", conversation, [*templates, *context], claimed.model)
-    facts = prompt_facts(persona, base, templates, overridden=bool(override), messages_left_out=kept.left_out)
+    facts = prompt_facts(persona, base, templates, overridden=bool(override), left_out_count=kept.left_out)
     assembly = _assembly_facts(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
 
@@ -271,7 +271,7 @@ def _assembly_facts(
             "context_template_count": facts.context_template_count,
             "user_identity_injected": facts.user_identity_injected,
             "token_estimate": facts.token_estimate,
-            "messages_left_out": facts.messages_left_out,
+            "left_out_count": facts.left_out_count,
         },
         "tools.assemble": {
             "core_capability_count": len(call.ask.tools) - from_skills,

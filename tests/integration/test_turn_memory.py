@@ -100,7 +100,7 @@ async def test_a_long_conversation_is_sent_in_part_and_in_half_of_it_if_that_is_
         sizes.append(tokens_of_request(harness.model.seen[-1]))
     assert sizes[0] < 40_000 and 0.4 < sizes[1] / sizes[0] < 0.6
     (data,) = await harness.event_data(call.address.turn_id, "generation.complete")
-    assert data["assembly"]["prompt.assemble"]["messages_left_out"] > 900
+    assert data["assembly"]["prompt.assemble"]["left_out_count"] > 900
 
 
 @pytest.mark.parametrize(("policy", "budget", "fewest", "most"), [

@@ -193,7 +193,7 @@ class PromptFacts:
     user_identity_injected: bool
     token_estimate: int
     """Estimated tokens of the prefix and the templates."""
-    messages_left_out: int
+    left_out_count: int
     """Messages of the conversation's earlier turns that the window leaves out."""
 
 
@@ -263,7 +263,7 @@ def skill_tier(skill: Skill) -> int:
 
 
 def prompt_facts(
-    persona: Persona, base: str, templates: Sequence[str], *, overridden: bool, messages_left_out: int
+    persona: Persona, base: str, templates: Sequence[str], *, overridden: bool, left_out_count: int
 ) -> PromptFacts:
     """Returns the span attributes of a prompt with the prefix `base`; `overridden` if that is the caller's own
     prompt."""
@@ -273,7 +273,7 @@ def prompt_facts(
         context_template_count=len(templates),
         user_identity_injected=not overridden,
         token_estimate=sum(map(estimated_tokens, [base, *templates])),
-        messages_left_out=messages_left_out,
+        left_out_count=left_out_count,
     )
 
 

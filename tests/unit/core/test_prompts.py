@@ -140,10 +140,10 @@ def test_only_anthropics_own_path_gets_a_cache_breakpoint(marked: bool, models: 
 def test_the_span_of_a_prompt_states_its_persona_source_and_size() -> None:
     skilled = agent(skill("a", **HOST), root_skill="a")
     persona, base = prompts.persona_of(skilled), said_first(skilled, ANN)
-    facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False, messages_left_out=3)
+    facts = prompts.prompt_facts(persona, base, ["x" * 8], overridden=False, left_out_count=3)
     assert (facts.persona_key, facts.persona_source, facts.context_template_count) == ("host", "root_skill", 1)
     assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(base) + 2
-    own = prompts.prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True, messages_left_out=0)
+    own = prompts.prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True, left_out_count=0)
     assert (own.persona_key, own.persona_source, own.user_identity_injected) == ("", "caller", False)
     assert own.token_estimate == 2
 
