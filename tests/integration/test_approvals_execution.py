@@ -117,7 +117,7 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
             assert (again["status"], again["risk"], again["votes"]) == ("pending", "low", [])
             assert again["digest"] != shown["digest"] and again["changes"] == shown["changes"]
             await harness.decide(approval, digest=again["digest"])
-            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=27)
+            outcome = await harness.activity(ToolActivities(harness.deps).run, call)
         finally:
             await harness.republished(("desk", "pay"), tool)
     assert (outcome.state, paid(harness, address)) == (CallState.DONE, 1)

@@ -78,9 +78,9 @@ async def test_a_decision_reaches_the_target_and_the_model(
 async def test_an_approved_call_of_a_changed_tool_waits_until_it_is_reissued(
     served: Served, beside: tuple[str, dict[str, Any]]
 ) -> None:
-    """It waits for no other call of its round, which may run all the time."""
+    """It waits for no other call of its round, which may run all the time, and its earlier attempts do not matter."""
     harness, is_slow = served.harness, beside[0] == "post"
-    address = await served.paused(Line("asking", [PAY, beside]), DONE)
+    address = await served.paused(Line("asking", [("pay", {"amount": 5, "mode": "down,down"}), beside]), DONE)
     request, tools = approval_id(address.turn_id, "t1.0"), dict(harness.deps.toolbox._tools)
     tool = tools["desk", "pay"]
     newer = replace(tool, card=tool.card.model_copy(update={"version": "newer", "version_1": ""}))
@@ -89,14 +89,15 @@ async def test_an_approved_call_of_a_changed_tool_waits_until_it_is_reissued(
     async def is_reopened() -> bool:
         return bool((await harness.approval_row(address))["status"] == "pending")
 
+    failed_twice = "SELECT errors = 2 FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.0'"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
         if is_slow:
             harness.world.go_on.clear()
             await served.decide(address, "t1.1")
             await until(lambda: harness.world.running)
         await served.decide(address)
-        await served.fails_once(address)
+        await until(lambda: harness.value(failed_twice, address.turn_id))
+        patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
         await harness.republished(("desk", "pay"), newer)
         try:
             await (until(is_reopened) if is_slow else served.waits_for(address, request))

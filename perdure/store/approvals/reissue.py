@@ -39,18 +39,22 @@ UPDATE approvals SET {_UNDECIDED}, revision = $2, server_changed = $3,
     THEN fallback_at - (expires_at - make_interval(secs => expires_seconds)) ELSE fallback_at - requested_at END
 WHERE id = $1 AND status IN ('approved', 'edited', 'reserved') RETURNING expires_at
 """
-_RELEASE = """
-UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, epoch = epoch + 1, voided = voided + 1
-WHERE turn_id = $1 AND call_id = $2 AND state = 'reserved' AND effect IN ('read', 'local')
+_FREE = """
+UPDATE tool_calls SET state = 'planned', run_id = '', attempt = 0, first_sent_at = NULL,
+  epoch = epoch + (state = 'reserved')::int, voided = voided + (state = 'reserved')::int
+WHERE turn_id = $1 AND call_id = $2
+  AND (state = 'planned' OR state = 'reserved' AND effect IN ('read', 'local'))
 """
-"""The next epoch, so that the attempt that had reserved the call settles nothing. It does not count as an attempt."""
+"""The next activity of the call starts with attempt 1, maybe in the same run, so no attempt is recorded. The next epoch
+ensures that an attempt that had reserved the call settles nothing. It does not count as an attempt."""
 _REISSUE = f"""
 UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL, server_changed = false,
   expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),
 """
 _REQUESTED = "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
 _PLAN_AGAIN = """
-UPDATE tool_calls SET tool_version = $3, effect = $4 WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
+UPDATE tool_calls SET tool_version = $3, effect = $4, run_id = '', attempt = 0
+WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
 """
 _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
 _POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_seconds", "escalation_role")
@@ -114,7 +118,7 @@ async def reopen_outdated(
     expires_at = await tx.fetchval(_REOPEN, approval_id, edited, server_changed)
     if expires_at is None:
         return
-    await tx.execute(_RELEASE, address.turn_id, ask.call_id)
+    await tx.execute(_FREE, address.turn_id, ask.call_id)
     await tx.execute(_VOID_VOTES, approval_id)
     await audit.record(tx, "approval.voided", approval_id, {"because": reason}, actor=None, turn_id=address.turn_id)
     data: dict[str, JsonValue] = {

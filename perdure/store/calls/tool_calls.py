@@ -84,7 +84,8 @@ async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
     if row is None:
         return None
     state = CallState(row["state"])
-    held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), False) if row["run_id"] else None
+    was_claimed = row["run_id"] or row["epoch"]  # a call that was reopened has no attempt, but keeps its epoch
+    held = RecordedClaim(row["epoch"], Attempt(row["run_id"], row["attempt"]), False) if was_claimed else None
     return LockedCall(
         LockedTurn(row["ended"], row["stopped"]),
         Reservation(
