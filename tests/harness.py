@@ -173,10 +173,20 @@ class Harness(AppRecords):
             return (await content.current_agent(tx, agent_id)).version
 
     async def activity(
-        self, method: Callable[[Any], Awaitable[T]], given: Any, *, attempt: int = 1, run_id: str = "run-1"
+        self,
+        method: Callable[[Any], Awaitable[T]],
+        given: Any,
+        *,
+        attempt: int = 1,
+        run_id: str = "run-1",
+        heartbeat: list[Any] | None = None,
     ) -> T:
-        environment = ActivityEnvironment()
-        environment.info = replace(environment.info, attempt=attempt, workflow_run_id=run_id)
+        """Runs one attempt. `heartbeat` has what the attempts of the same activity record."""
+        environment, recorded = ActivityEnvironment(), [] if heartbeat is None else heartbeat
+        environment.on_heartbeat = lambda *details: recorded.__setitem__(slice(None), details)
+        environment.info = replace(
+            environment.info, attempt=attempt, workflow_run_id=run_id, heartbeat_details=[*recorded]
+        )
         return await environment.run(method, given)
 
     async def model_call(self, address: TurnAddress, step: int = 1, agent_id: str = "desk") -> ModelCall:

@@ -19,7 +19,7 @@ HEARTBEAT_SECONDS = 0.8
 heartbeat."""
 SENDING_SECONDS = 0.3
 """The time in which a heartbeat reaches Temporal, also if the SDK holds it back after another (0.2 s)."""
-_WAITS = frozenset({"tool_not_here", "on_hold"})
+WAITS = frozenset({"tool_not_here", "on_hold"})
 """Codes of calls that wait and did not fail: the SDK writes no traceback for each of their attempts."""
 MAX_MESSAGE_CHARACTERS = 300
 """Maximum length of a problem's message in Temporal's history."""
@@ -142,7 +142,7 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
         non_retryable=not error.retryable,
         next_retry_delay=next_delay(problem.retry_after_seconds),
         category=temporal.ApplicationErrorCategory.BENIGN
-        if error.code in _WAITS
+        if error.code in WAITS
         else temporal.ApplicationErrorCategory.UNSPECIFIED,
     )
     failure.__suppress_context__ = True

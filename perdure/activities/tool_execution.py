@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 from pydantic import JsonValue
-from temporalio import activity
 
 from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.dependencies import Deps, Stops
@@ -15,6 +14,13 @@ from perdure.activities.tool_answers import denial, error_answer
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost, ServerToolChanged
 from perdure.activities.toolbox.registry import BlockTool, block_tool
+from perdure.activities.version_waits import (
+    TOOL_NOT_HERE,
+    VersionWait,
+    need_current_tool,
+    seconds_of_wait,
+    wait_for_version,
+)
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import CallState, EffectClass, KnownEnd, ToolCall, ToolOutcome
@@ -44,11 +50,6 @@ from perdure.store.faults import StoreFault, raised_by_asyncpg, store_fault
 
 CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
-MIN_VERSION_RETRY_SECONDS, VERSION_RETRIES = 2.0, 20
-"""A call whose version this worker does not have is tried this often while it waits, at most every two seconds."""
-MAX_VERSION_ATTEMPTS = 25
-"""The attempt at which a call stops waiting for a version, whatever the clock says. Temporal ends an activity after 30
-(perdure/core/calls/retries.py), and the turn would fail with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class ClaimedCall:
 
 
 async def claim_call(
-    deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, requested_at: float
+    deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, requested_at: float, wait: VersionWait
 ) -> ClaimedCall | ToolOutcome:
     """Reserves the call for this attempt, or returns its outcome if it must not run.
 
@@ -109,14 +110,14 @@ async def claim_call(
         await write(tx, call.address, [], pending=call.events)
     if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
-    if claim is Claim.UNKNOWN and locked.row.state is CallState.RESERVED and refusal is not None:
-        await _wait_for_version(deps, tx, call, locked, refusal, attempt)
+    if claim is Claim.UNKNOWN and locked.row.state is CallState.RESERVED and refusal and refusal.by_version:
+        await wait_for_version(deps, tx, call, locked, wait)
     if claim in (Claim.UNKNOWN, Claim.LOST):
         return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if claim is Claim.DENIED or tool is None or card is None:
-        return await _wait_or_deny(deps, tx, call, locked, refusal, attempt)
+        return await _wait_or_deny(deps, tx, call, locked, refusal, wait)
     if not is_same:
         await need_current_tool(deps, tx, call.agent_id, card.name, locked.tool_version)
     _refuse_while_on_hold(locked)
@@ -175,7 +176,7 @@ async def _wait_or_deny(
     call: ToolCall,
     locked: tool_calls.LockedCall,
     refusal: Refusal | None,
-    attempt: Attempt,
+    wait: VersionWait,
 ) -> ToolOutcome:
     """Ends an attempt that must not run the call. A call whose approval is outdated or was reissued waits for its
     reviewers again.
@@ -185,40 +186,17 @@ async def _wait_or_deny(
     approval = locked.approval
     if approval is not None and approval.kind == RequestKind.APPROVAL and approval.status == "pending":
         return _not_run(call, None)
-    if refusal is not None:
-        await _wait_for_version(deps, tx, call, locked, refusal, attempt)
+    if refusal is not None and refusal.by_version:
+        await wait_for_version(deps, tx, call, locked, wait)
     if refusal is not None and approval is not None and refusal.outdates(approval, locked.row.effect):
         await reopen_outdated(tx, call.address, call.ask, approval.approval_id, refusal.reason)
         return _not_run(call, None)
     return await _settle_denied(tx, call, locked, refusal.reason if refusal else None)
 
 
-async def _wait_for_version(
-    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, refusal: Refusal, attempt: Attempt
-) -> None:
-    """Waits for a worker that has the tool in the call's version, if only the version is in the way.
-
-    Raises: UpstreamUnavailable `tool_not_here`.
-    """
-    if not refusal.by_version or attempt.number >= MAX_VERSION_ATTEMPTS:
-        return
-    await need_current_tool(deps, tx, call.agent_id, call.ask.tool, locked.tool_version)
-    seconds = _version_retry_seconds(deps, locked, attempt)
-    if seconds is not None:
-        if attempt.number == 1:
-            about = {"tool": call.ask.tool, "turn_id": call.address.turn_id, "call_id": call.ask.call_id}
-            _log.warning("tool_version_awaited", **about, seconds=deps.version_wait_seconds)
-        raise _tool_not_here(call.ask.tool, retry_after_seconds=seconds)
-
-
-def _version_retry_seconds(deps: Deps, locked: tool_calls.LockedCall, attempt: Attempt) -> float | None:
-    """Returns the time until the next attempt of a call that waits for its version; None if it has waited enough."""
-    if attempt.number >= MAX_VERSION_ATTEMPTS or _waited_seconds(locked) >= deps.version_wait_seconds:
-        return None
-    return max(MIN_VERSION_RETRY_SECONDS, deps.version_wait_seconds / VERSION_RETRIES)
-
-
-async def reopen_if_changed(deps: Deps, call: ToolCall, claimed: ClaimedCall, reason: str) -> ToolOutcome | None:
+async def reopen_if_changed(
+    deps: Deps, call: ToolCall, claimed: ClaimedCall, reason: str, wait: VersionWait
+) -> ToolOutcome | None:
     """Gives back an approved call that was not sent, because its MCP server lists another version of the tool. After it
     has waited for its version, its reviewers are asked again. Returns None if the call has no such approval, or if the
     attempt no longer owns it.
@@ -233,21 +211,12 @@ async def reopen_if_changed(deps: Deps, call: ToolCall, claimed: ClaimedCall, re
         if locked is None or not locked.is_held_by(claimed.epoch):
             return None
         await tool_calls.give_back(tx, call, claimed.epoch)
-        seconds = _version_retry_seconds(deps, locked, claimed.attempt)
-        if seconds is None:
+        waits = seconds_of_wait(deps, locked, wait)
+        if waits is None:
             about = (call.address, call.ask, approval.approval_id, reason)
             await reopen_outdated(tx, *about, server_changed=True)
             return _not_run(call, None)
-    raise UpstreamUnavailable("tool_not_here", reason, retry_after_seconds=seconds)
-
-
-def _waited_seconds(locked: tool_calls.LockedCall) -> float:
-    """Returns for how long the call could have started, in seconds: since the activity was scheduled, or since the end
-    of its hold."""
-    since = activity.info().scheduled_time
-    if locked.approval is not None and locked.approval.ready_at is not None:
-        since = max(since, locked.approval.ready_at)
-    return (locked.now - since).total_seconds()
+    raise UpstreamUnavailable(TOOL_NOT_HERE, reason, retry_after_seconds=waits)
 
 
 def _refuse_while_on_hold(locked: tool_calls.LockedCall) -> None:
@@ -306,25 +275,6 @@ async def _void_given_approval(
         return reason
     await cancel_outdated(tx, approval.approval_id, reason, call.address.turn_id)
     return f"{reason}; a new approval is needed"
-
-
-async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str, version: str) -> None:
-    """Raises if another worker may have the tool in the version that a call needs.
-
-    If the published agent still has that version, this worker is behind or ahead of a deploy, and another attempt may
-    reach the right one. Otherwise the tool or its agent has changed permanently, and the call is void.
-
-    Raises: UpstreamUnavailable `tool_not_here`.
-    """
-    agent = await deps.agent_cache.read_published(tx, agent_id)
-    published = agent.card(name) if agent is not None else None
-    if published is not None and published.is_version(version):
-        raise _tool_not_here(name)
-
-
-def _tool_not_here(name: str, *, retry_after_seconds: float | None = None) -> UpstreamUnavailable:
-    message = f"this worker does not have {name} in the required version"
-    return UpstreamUnavailable("tool_not_here", message, retry_after_seconds=retry_after_seconds)
 
 
 async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:

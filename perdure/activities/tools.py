@@ -23,6 +23,7 @@ from perdure.activities.tool_execution import (
     reopen_if_changed,
     run_local_tool,
 )
+from perdure.activities.version_waits import VersionWait, limited_attempts
 from perdure.activities.working_memory import save_working_memory
 from perdure.contracts.calls import CallState, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable
@@ -64,19 +65,20 @@ class ToolActivities:
         Effects: those of the tool, by its class; the idempotency key derives from turn and call id. Retry: safe for
         read, local and keyed; an opaque call that may have been sent is never sent again.
         """
-        async with activity_guard():
-            outcome = await self._run(call)
+        async with activity_guard() as heartbeats, limited_attempts(self._deps, call, heartbeats) as wait:
+            outcome = await self._run(call, wait)
         await self._deps.live.wake(call.address.conversation_id)
         return outcome
 
-    async def _run(self, call: ToolCall) -> ToolOutcome:
+    async def _run(self, call: ToolCall, wait: VersionWait) -> ToolOutcome:
         attempt, requested_at = Attempt(*current_attempt()), uptime_seconds()
         async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-            claimed = await claim_call(self._deps, tx, call, attempt, requested_at)
+            claimed = await claim_call(self._deps, tx, call, attempt, requested_at, wait)
         if isinstance(claimed, ToolOutcome):
             return claimed
-        run = self._run_local if claimed.is_transactional else self._run_external
-        return await run(call, claimed)
+        if claimed.is_transactional:
+            return await self._run_local(call, claimed)
+        return await self._run_external(call, claimed, wait)
 
     async def _run_local(self, call: ToolCall, claimed: ClaimedCall) -> ToolOutcome:
         """The effect and the ledger row commit together, or neither does. Only the settle locks the turn."""
@@ -90,7 +92,7 @@ class ToolActivities:
         except _SettleRejected:
             raise await self._count_lost(call) from None
 
-    async def _run_external(self, call: ToolCall, claimed: ClaimedCall) -> ToolOutcome:
+    async def _run_external(self, call: ToolCall, claimed: ClaimedCall, wait: VersionWait) -> ToolOutcome:
         owned = await self._still_owned(call, claimed)
         result = (
             await attempt_call(claimed, self._context(call, claimed, None), self._deps.stops)
@@ -106,7 +108,7 @@ class ToolActivities:
             sent_before=may_have_happened(claimed.locked.row),
         )
         if result.is_outdated and action is SettleAction.FAILED:
-            reopened = await uncancelled(reopen_if_changed(self._deps, call, claimed, result.message))
+            reopened = await uncancelled(reopen_if_changed(self._deps, call, claimed, result.message, wait))
             if reopened is not None:
                 return reopened
         # The outcome is recorded even if a stop arrives in the meantime.

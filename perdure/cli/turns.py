@@ -31,7 +31,7 @@ from perdure.contracts.ids import EFFECT_PREFIX, effect_key
 from perdure.contracts.turns import TurnStatus
 from perdure.core.text import escape_terminal
 from perdure.core.turns import truncation_notice
-from perdure.schemas.turns import Segment, Turn
+from perdure.schemas.turns import Segment, Turn, Waiting
 
 app = typer.Typer(help="List, watch and stop turns.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -98,7 +98,7 @@ def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
         ("note", truncation_notice(turn.finish_reason) if turn.truncated else ""),
         *_error_fields(turn),
         ("does not continue", f"{turn.stuck.failures} failures: {turn.stuck.message}" if turn.stuck else ""),
-        ("waiting for", f"{waiting_for.kind} {', '.join(waiting_for.ids)}" if waiting_for else ""),
+        ("waiting for", _wait_text(waiting_for) if waiting_for else ""),
         (
             "until",
             f"{format_time(waiting_for.expires_at)} ({time_left(waiting_for.expires_at)})"
@@ -106,6 +106,11 @@ def _turn_fields(turn: Turn) -> list[tuple[str, object]]:
             else "",
         ),
     ]
+
+
+def _wait_text(waiting_for: Waiting) -> str:
+    kind = "a worker with the tool version of" if waiting_for.kind == "worker" else waiting_for.kind
+    return f"{kind} {', '.join(waiting_for.ids)}"
 
 
 def _failure_label(turn: Turn, part: Segment) -> str:

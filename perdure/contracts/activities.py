@@ -259,6 +259,8 @@ class ActivityRef(Generic[In, Out]):
     brief: bool = False
     """One short transaction that can be repeated. It runs inside the workflow task if the turns queue serves its kind
     too (ADR 7)."""
+    limits_attempts: bool = False
+    """The activity itself ends its attempts, and Temporal repeats them without a maximum."""
 
 
 MEMORY_LOAD = ActivityRef(
@@ -277,7 +279,9 @@ MEMORY_FACTS = ActivityRef(
 MODEL_COMPLETE = ActivityRef(
     "model.complete", Kind.LLM, ModelCall, ModelReply, timedelta(seconds=600), None, RetryClass.PROVIDER
 )
-TOOLS_RUN = ActivityRef("tools.run", Kind.TOOLS, ToolCall, ToolOutcome, timedelta(hours=2), None, RetryClass.TOOL)
+TOOLS_RUN = ActivityRef(
+    "tools.run", Kind.TOOLS, ToolCall, ToolOutcome, timedelta(hours=2), None, RetryClass.TOOL, limits_attempts=True
+)
 TOOLS_ASSEMBLE = ActivityRef(
     "tools.assemble", Kind.TOOLS, AssembleCall, Assembled, timedelta(hours=1), None, RetryClass.TOOL
 )

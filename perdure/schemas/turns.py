@@ -90,9 +90,10 @@ def _provider_line(details: Mapping[str, Any]) -> str:
 
 
 class Waiting(Answer):
-    """The requests that a turn waits for."""
+    """The requests that a turn waits for, or the calls whose tool no worker has in their version."""
 
     kind: str
+    """`worker` for such calls."""
     ids: list[str] = []
     since: datetime | None = None
     expires_at: datetime | None = None

@@ -1,17 +1,17 @@
 """Calls of activities by typed reference, on the task queue of the turn's routing."""
 
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
 
-from perdure.contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef, RetryClass
+from perdure.contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import Routing
 from perdure.core.calls.ledger import STOPPED
-from perdure.core.calls.retries import NUMBERS
+from perdure.core.calls.retries import NO_CAP, NUMBERS
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -20,13 +20,13 @@ INLINE_TIMEOUT = timedelta(seconds=3)
 (perdure/temporal/workflow_client.py, 5 s)."""
 
 
-def _retry_policy(kind: RetryClass) -> RetryPolicy:
-    numbers = NUMBERS[kind]
+def _retry_policy(ref: ActivityRef[Any, Any]) -> RetryPolicy:
+    numbers = NUMBERS[ref.retry]
     return RetryPolicy(
         initial_interval=numbers.initial_interval,
         backoff_coefficient=numbers.backoff,
         maximum_interval=numbers.maximum_interval,
-        maximum_attempts=numbers.maximum_attempts,
+        maximum_attempts=NO_CAP if ref.limits_attempts else numbers.maximum_attempts,
     )
 
 
@@ -68,7 +68,7 @@ class Calls:
             start_to_close_timeout=timeout or ref.start_to_close,
             schedule_to_close_timeout=patience or ref.schedule_to_close,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=_retry_policy(ref.retry),
+            retry_policy=_retry_policy(ref),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
         )

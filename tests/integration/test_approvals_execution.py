@@ -32,6 +32,7 @@ from perdure.store.approvals.reissue import reissue_outdated, reopen_outdated
 from perdure.store.calls import tool_calls
 from perdure.store.calls.effects import settle_by_person
 from perdure.store.database import new_id
+from perdure.store.turns.views import get_turn
 from tests.doubles.target import app_agents
 from tests.harness import Harness, gathered, publish_app, withdraw_agent
 from tests.integration.conftest import in_transaction
@@ -95,16 +96,19 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
     tools = dict(harness.deps.toolbox._tools)
     tool = tools["desk", "pay"]
     newer = replace(tool, card=changed(tool, risk="low"))
-    patient = replace(harness.deps, version_wait_seconds=1e12)
+    run, heartbeat = ToolActivities(harness.deps).run, [[98, ""]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(harness.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
-        await is_elsewhere(harness, call)  # during a deployment another worker has the right one
+        await is_elsewhere(harness, call, 99, heartbeat)  # a worker with the published version will come
+        waits: dict[str, Any] = await in_transaction(harness.db, get_turn, address.turn_id, None)
+        assert (waits["waiting_for"]["kind"], waits["waiting_for"]["ids"]) == ("worker", ["t1.0"])
+        assert (waits["status"], (await harness.approval_row(address))["status"]) == ("running", "edited")
         await harness.republished(("desk", "pay"), newer)
         try:
-            await is_elsewhere(replace(harness, deps=patient), call)  # one of before may still run
-            for deps, attempt in ((patient, 25), (harness.deps, 26)):  # Temporal would end the activity after 30
-                outcome = await harness.activity(ToolActivities(deps).run, call, attempt=attempt)
-                assert (outcome.state, outcome.problem, paid(harness, address)) == (CallState.PLANNED, None, 0)
+            await is_elsewhere(harness, call, 100, heartbeat)  # one of before may still run for a time from now on
+            await asyncio.sleep(harness.deps.version_wait_seconds)
+            outcome = await harness.activity(run, call, attempt=101, heartbeat=heartbeat)
+            assert (outcome.state, outcome.problem, paid(harness, address)) == (CallState.PLANNED, None, 0)
             shown: dict[str, Any] = await in_transaction(harness.db, views.get_approval, approval, None)
             assert (shown["status"], shown["decision"], shown["args"]["amount"]) == ("outdated", None, 9)
             assert shown["changes"] == {"risk": {"before": "high", "after": "low"}}
@@ -117,9 +121,11 @@ async def test_an_approval_is_for_one_version_of_the_tool(harness: Harness) -> N
             assert (again["status"], again["risk"], again["votes"]) == ("pending", "low", [])
             assert again["digest"] != shown["digest"] and again["changes"] == shown["changes"]
             await harness.decide(approval, digest=again["digest"])
-            outcome = await harness.activity(ToolActivities(harness.deps).run, call)
+            outcome = await harness.activity(run, call)
         finally:
             await harness.republished(("desk", "pay"), tool)
+    waits = await in_transaction(harness.db, get_turn, address.turn_id, None)
+    assert waits["waiting_for"] is None
     assert (outcome.state, paid(harness, address)) == (CallState.DONE, 1)
     assert outcome.message is not None and '"amount":9' in outcome.message.text
     assert (await harness.call_row(address))["tool_version"] == newer.card.version
@@ -148,7 +154,8 @@ async def test_a_read_without_an_approval_runs_in_the_version_of_a_deploy(
         await is_elsewhere(harness, call)
         await harness.republished(("desk", "look"), newer)
         try:
-            outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=2)
+            at_once = replace(harness.deps, version_wait_seconds=0)
+            outcome = await harness.activity(ToolActivities(at_once).run, call, attempt=2)
         finally:
             await harness.republished(("desk", "look"), tool)
     assert outcome.state is state, outcome.message
@@ -199,9 +206,9 @@ async def test_an_approval_of_before_rule_2_stays_valid(harness: Harness) -> Non
     assert (await harness.run_tool(address)).state is CallState.DONE
 
 
-async def is_elsewhere(harness: Harness, call: ToolCall) -> None:
+async def is_elsewhere(harness: Harness, call: ToolCall, attempt: int = 1, heartbeat: list[Any] | None = None) -> None:
     with pytest.raises(ApplicationError) as elsewhere:
-        await harness.activity(ToolActivities(harness.deps).run, call)
+        await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt, heartbeat=heartbeat)
     assert elsewhere.value.type == "tool_not_here" and not elsewhere.value.non_retryable
     assert elsewhere.value.category is ApplicationErrorCategory.BENIGN, "no traceback for each of its attempts"
 

@@ -29,7 +29,7 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
-from perdure.core.calls.retries import TOOL_ERRORS
+from perdure.core.calls.retries import ATTEMPTS, TOOL_ERRORS
 from perdure.egress import Transport
 from perdure.sdk.outcomes import CallTimeout, ToolRefused, ToolUnavailable
 from perdure.sdk.parameters import Parameters
@@ -149,6 +149,21 @@ async def test_a_call_that_lost_many_workers_is_not_run_again(harness: Harness, 
     requests = sum(harness.world.requests.values())
     outcome = await harness.run_tool(address, attempt=MAX_LOST_ATTEMPTS + 1)
     assert outcome.state is state and sum(harness.world.requests.values()) == requests
+
+
+@pytest.mark.parametrize(("attempt", "waits", "is_last", "code"), [
+    (ATTEMPTS, 0, True, "tool_unavailable"),
+    (ATTEMPTS, 1, False, "tool_unavailable"),
+    (ATTEMPTS + 1, 0, True, "activity_timeout"),
+])  # fmt: skip
+async def test_attempts_that_do_more_than_wait_are_limited(
+    harness: Harness, attempt: int, waits: int, is_last: bool, code: str
+) -> None:
+    address = await harness.plan(("look", {"mode": "down"}))
+    call, run = await harness.tool_call(address, "t1.0"), ToolActivities(harness.deps).run
+    with pytest.raises(ApplicationError) as error:
+        await harness.activity(run, call, attempt=attempt, heartbeat=[[waits, ""]])
+    assert (error.value.type, error.value.non_retryable) == (code, is_last)
 
 
 @pytest.mark.parametrize(("tool", "epoch"), [("shout", 1), ("book", 2)])

@@ -282,15 +282,15 @@ async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(
     (folder / "drifted").touch()
     await session.close()
     try:
-        waiting = replace(mcp_app, harness=replace(harness, deps=replace(harness.deps, version_wait_seconds=1e12)))
         for attempt in (1, 2, 3):
             with pytest.raises(ApplicationError) as error:
-                await waiting.run(address, "dupe", attempt=attempt)
+                await mcp_app.run(address, "dupe", attempt=attempt)
             assert error.value.type == "tool_not_here"
             row, approval = await harness.call_row(address), await harness.approval_row(address)
             assert (row["epoch"], row["errors"], approval["status"]) == (0, 0, "approved"), "no attempt was lost"
         assert (await harness.kinds(address.turn_id)).count("tool.executing") == 1
-        outcome = await mcp_app.run(address, "dupe", attempt=26)
+        at_once = replace(mcp_app, harness=replace(harness, deps=replace(harness.deps, version_wait_seconds=0)))
+        outcome = await at_once.run(address, "dupe", attempt=4)
         assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
         shown: dict[str, Any] = await in_transaction(harness.db, views.get_approval, request, None)
         assert (shown["status"], shown["changes"]) == ("outdated", {})
@@ -301,7 +301,7 @@ async def test_an_approved_call_of_a_drifted_tool_waits_for_its_reviewers_again(
         (folder / "drifted").unlink()
     assert await mcp_app.reissue(address) == Checked(), "the server is as before"
     await harness.decide(request)
-    assert (await mcp_app.run(address, "dupe", attempt=27)).state is CallState.DONE
+    assert (await mcp_app.run(address, "dupe")).state is CallState.DONE
     assert (folder / "deleted").read_text().split().count("y") == 1
 
 

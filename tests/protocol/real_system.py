@@ -12,6 +12,7 @@ from perdure.activities.tool_answers import settled_answer
 from perdure.activities.tool_execution import ClaimedCall, claim_call
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import uptime_seconds
+from perdure.activities.version_waits import VersionWait
 from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.approvals import ApprovalPolicy, OnTimeout, RequestRef
@@ -277,7 +278,7 @@ class RealSystem:
 
     async def _run(self, tx: Connection, request: Request) -> str:
         attempt, call = Attempt("run-1", request.attempt), self.calls[request.call].tool_call
-        held = await claim_call(self._desk.deps, tx, call, attempt, uptime_seconds())
+        held = await claim_call(self._desk.deps, tx, call, attempt, uptime_seconds(), VersionWait())
         if isinstance(held, ClaimedCall):
             return f"acts {held.epoch}"
         return held.problem.code if held.problem is not None else f"is {held.state.value}"

@@ -40,7 +40,7 @@ UPDATE approvals SET {_UNDECIDED}, revision = $2, server_changed = $3,
 WHERE id = $1 AND status IN ('approved', 'edited', 'reserved') RETURNING expires_at
 """
 _FREE = """
-UPDATE tool_calls SET state = 'planned', run_id = '', attempt = 0, first_sent_at = NULL,
+UPDATE tool_calls SET state = 'planned', run_id = '', attempt = 0, first_sent_at = NULL, awaits_worker_since = NULL,
   epoch = epoch + (state = 'reserved')::int, voided = voided + (state = 'reserved')::int
 WHERE turn_id = $1 AND call_id = $2
   AND (state = 'planned' OR state = 'reserved' AND effect IN ('read', 'local'))

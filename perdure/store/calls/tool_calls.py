@@ -215,6 +215,7 @@ async def reserve(
         "AND turn_id = $1), going AS (UPDATE turns SET status = 'running', waiting = NULL "
         "WHERE id = $1 AND status <> 'running') "
         "UPDATE tool_calls SET state = 'reserved', epoch = $3, run_id = $4, attempt = $5, deadline = $6, "
+        "awaits_worker_since = NULL, "
         "quiet_at = $6::timestamptz + make_interval(secs => $8), "
         "first_sent_at = coalesce(first_sent_at, clock_timestamp()), tool_version = $9 "
         "WHERE turn_id = $1 AND call_id = $2",
@@ -230,6 +231,19 @@ async def reserve(
     )
     await write(tx, call.address, [] if locked.is_given_back else [event], pending=call.events)
     return epoch
+
+
+async def await_worker(tx: Connection, call: ToolCall) -> None:
+    """Records that the call waits for a worker that has its tool in the call's version. Its turn waits for no request
+    then. `tx` must hold the turn's lock."""
+    await tx.execute(
+        "WITH going AS (UPDATE turns SET status = 'running', waiting = NULL "
+        "WHERE id = $1 AND status <> 'running' AND ended_at IS NULL) "
+        "UPDATE tool_calls SET awaits_worker_since = clock_timestamp() WHERE turn_id = $1 AND call_id = $2 "
+        "AND state IN ('planned', 'reserved') AND awaits_worker_since IS NULL",
+        call.address.turn_id,
+        call.ask.call_id,
+    )
 
 
 async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:

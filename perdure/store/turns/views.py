@@ -22,12 +22,18 @@ _COLUMNS_FROM_EVENTS = (
 )
 
 # The deadline in force: an escalation, or a decision on one of several requests, may have moved it since the pause
-# began.
+# began. A turn without a request can wait for a worker that has the tools of its calls in their versions.
 WAITS_FOR = """
 CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at', (
   SELECT to_char(min(o.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') FROM (
     SELECT expires_at FROM approvals WHERE turn_id = t.id AND status = 'pending' UNION ALL
-    SELECT expires_at FROM questions WHERE turn_id = t.id AND status = 'pending') o)) END AS waits_for
+    SELECT expires_at FROM questions WHERE turn_id = t.id AND status = 'pending') o))
+WHEN t.ended_at IS NULL THEN (
+  SELECT jsonb_build_object('kind', 'worker', 'ids', jsonb_agg(k.call_id ORDER BY k.call_id),
+    'since', to_char(min(k.awaits_worker_since) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+  FROM tool_calls k WHERE k.turn_id = t.id AND k.awaits_worker_since IS NOT NULL AND k.state IN ('planned', 'reserved')
+  HAVING count(*) > 0)
+END AS waits_for
 """
 MAX_CALLS = 500
 """The maximum number of calls returned; the latest ones are kept."""
