@@ -14,7 +14,7 @@ from perdure.activities.tool_answers import denial, error_answer
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost, ServerToolChanged
 from perdure.activities.toolbox.registry import BlockTool, block_tool
-from perdure.activities.version_waits import (
+from perdure.activities.toolbox.version_waits import (
     TOOL_NOT_HERE,
     VersionWait,
     need_current_tool,

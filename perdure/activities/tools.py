@@ -23,7 +23,7 @@ from perdure.activities.tool_execution import (
     reopen_if_changed,
     run_local_tool,
 )
-from perdure.activities.version_waits import VersionWait, limited_attempts
+from perdure.activities.toolbox.version_waits import VersionWait, limited_attempts
 from perdure.activities.working_memory import save_working_memory
 from perdure.contracts.calls import CallState, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable

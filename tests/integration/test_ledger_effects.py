@@ -160,10 +160,11 @@ async def test_attempts_that_do_more_than_wait_are_limited(
     harness: Harness, attempt: int, waits: int, is_last: bool, code: str
 ) -> None:
     address = await harness.plan(("look", {"mode": "down"}))
-    call, run = await harness.tool_call(address, "t1.0"), ToolActivities(harness.deps).run
+    call, heartbeat = await harness.tool_call(address, "t1.0"), [[waits, "2026-01-01T00:00:00+00:00"]]
     with pytest.raises(ApplicationError) as error:
-        await harness.activity(run, call, attempt=attempt, heartbeat=[[waits, ""]])
+        await harness.activity(ToolActivities(harness.deps).run, call, attempt=attempt, heartbeat=heartbeat)
     assert (error.value.type, error.value.non_retryable) == (code, is_last)
+    assert attempt > ATTEMPTS or heartbeat == [[waits, ""]], "its worker had the version, so the wait begins again"
 
 
 @pytest.mark.parametrize(("tool", "epoch"), [("shout", 1), ("book", 2)])

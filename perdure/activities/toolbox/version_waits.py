@@ -24,7 +24,7 @@ from perdure.store.database import Connection
 
 TOOL_NOT_HERE: Final = "tool_not_here"
 MIN_RETRY_SECONDS, RETRIES = 2.0, 20
-"""A call of a version that is not published any more is tried this often while it waits, at most every two seconds."""
+"""A call whose version is not published any more is tried this often while it waits, at most every two seconds."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,11 @@ class VersionWait:
         attempts, changed_at = recorded
         return cls(attempts, datetime.fromisoformat(changed_at) if changed_at else None)
 
-    def recorded(self) -> list[int | str]:
-        """Returns the value for the heartbeat of an attempt that waits."""
-        return [self.attempts + 1, self.changed_at.isoformat() if self.changed_at else ""]
+    def after(self, *, waited: bool) -> list[int | str]:
+        """Returns the value for the heartbeat of an attempt that ends with an error. If it did not wait, its worker may
+        have had the right version, so that the time starts again."""
+        changed_at = self.changed_at.isoformat() if waited and self.changed_at else ""
+        return [self.attempts + waited, changed_at]
 
 
 @asynccontextmanager
@@ -65,12 +67,13 @@ async def limited_attempts(deps: Deps, call: ToolCall, heartbeats: Heartbeats) -
     try:
         yield wait
     except Exception as error:
-        if isinstance(error, UpstreamUnavailable) and error.code in WAITS:
-            if error.code == TOOL_NOT_HERE:
-                await _show_wait(deps, call, wait)
-            await heartbeats.record(wait.recorded())
-            raise
-        if earlier + 1 < ATTEMPTS:
+        code = error.code if isinstance(error, UpstreamUnavailable) else ""
+        waited = code in WAITS
+        if waited or wait.changed_at is not None:
+            await heartbeats.record(wait.after(waited=waited))
+        if code == TOOL_NOT_HERE:
+            await _show_wait(deps, call, wait)
+        if waited or earlier + 1 < ATTEMPTS:
             raise
         raise _not_retried(error) from None
 
