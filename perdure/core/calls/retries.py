@@ -39,7 +39,8 @@ TOO_LONG = "model_timeout"
 TOOL_ERRORS = 5
 """The number of failed attempts after which a tool call fails."""
 ATTEMPTS = 30
-"""Temporal's own maximum, which also counts crashes. Beyond that, the fault is probably one that no attempt can fix."""
+"""Temporal's own maximum, which also counts crashes. Beyond that, the fault is probably one that no attempt can fix.
+`tools.run` counts its attempts itself, without those that only waited for a worker."""
 # Six attempts at most to get an object from a model: first a JSON schema, then a function call, three times.
 ROUNDS = 3
 TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -61,9 +62,10 @@ _POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_
 """The columns of a request that its policy's digest covers."""
 _OPEN = f"""
 SELECT id, status, kind, tool, agent_id, tool_version, risk, policy_digest, server_changed FROM approvals a
-WHERE {OPEN} OR status = 'edited' OR status = 'approved' AND kind = 'approval'
+WHERE ({OPEN} OR status = 'edited' OR status = 'approved' AND kind = 'approval')
 """
 """The conditions of two indexes: all approved checkpoints and answers, which stay approved, are not read."""
+_BEFORE = " AND (requested_at, id) < ($1::timestamptz, $2::uuid)"
 
 
 async def outdated_tools(tx: Connection) -> dict[str, str]:
@@ -72,6 +74,13 @@ async def outdated_tools(tx: Connection) -> dict[str, str]:
     rows = await tx.fetch(_OPEN)
     outdated = await find_outdated(tx, rows)
     return {str(row["id"]): row["tool"] for row in rows if str(row["id"]) in outdated}
+
+
+async def outdated_reasons(tx: Connection, before: tuple[datetime | None, str | None]) -> dict[str, str]:
+    """Returns what changed since each outdated request was opened, by approval id. `before` is the time and id of a
+    request: only older ones are returned; (None, None) returns all."""
+    rows = await (tx.fetch(_OPEN) if before[0] is None else tx.fetch(_OPEN + _BEFORE, *before))
+    return await find_outdated(tx, rows)
 
 
 def policy_difference(row: asyncpg.Record, policy: ApprovalPolicy, risk: str) -> dict[str, JsonValue]:

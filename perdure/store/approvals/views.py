@@ -1,7 +1,7 @@
 """Approvals as reviewers see them: the exact call, its requester, its deadline, its reviewers and its history."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from perdure.core.calls.description import arguments_on_one_line, describe_call
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.store.agents import card_of_version, published_agent
-from perdure.store.approvals.reissue import outdated_tools, policy_difference
+from perdure.store.approvals.reissue import outdated_reasons, policy_difference
 from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import (
     OPEN,
@@ -127,11 +127,13 @@ async def list_approvals(
 ) -> tuple[list[dict[str, object]], str | None]:
     """Returns a page of approvals, newest first, and the cursor of the next page. Each contains the decisions that
     `viewer` is allowed to make. `brief` omits all fields that can be long."""
-    outdated = [*await outdated_tools(tx)] if filters.status == ApprovalStatus.OUTDATED else None
+    outdated = None
+    if filters.status == ApprovalStatus.OUTDATED:
+        outdated = await outdated_reasons(tx, read_cursor(cursor))
     rows = await tx.fetch(*_page(filters, limit, cursor, outdated))
     last = rows[limit - 1] if len(rows) > limit else None
     current_viewer = await with_delegations(tx, viewer) if viewer is not None and rows else None
-    changed = await _find_changed(tx, rows[:limit])
+    changed = outdated if outdated is not None else await _find_changed(tx, rows[:limit])
     shown = [_approval_view(row, current_viewer, changed) for row in rows[:limit]]
     if brief:
         shown = [brief_of(card) for card in shown]
@@ -139,7 +141,7 @@ async def list_approvals(
 
 
 def _page(
-    filters: Filters, limit: int, cursor: str | None, outdated: Sequence[str] | None
+    filters: Filters, limit: int, cursor: str | None, outdated: Collection[str] | None
 ) -> tuple[str, *tuple[object, ...]]:
     """Returns the SQL of one page plus one row, and its parameters. `outdated` has the ids of the outdated requests if
     only these are listed."""
@@ -150,7 +152,7 @@ def _page(
     if filters.status == "expired":
         where.add_condition(_EXPIRED)
     elif outdated is not None:
-        where.add_condition("a.id = ANY({0}::uuid[])", outdated)
+        where.add_condition("a.id = ANY({0}::uuid[])", [*outdated])
     elif filters.status != "pending":
         where.add_state("a.status", filters.status, _OVER)
     where.add_state("a.kind", filters.kind, frozenset(RequestKind))
