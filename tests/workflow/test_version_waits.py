@@ -1,6 +1,7 @@
 """A call whose version is published waits for a worker that has it, and its decision stays."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ async def test_an_approved_call_waits_for_a_worker(served: Served, end: str, sta
 
     async def waits_for_worker() -> bool:
         async with harness.db.transaction(person.tenant_id) as tx:
-            turn = await get_turn(tx, address.turn_id, None)
-        return turn["status"] == "running" and (turn["waiting_for"] or {}).get("kind") == "worker"
+            turn: dict[str, Any] = await get_turn(tx, address.turn_id, None)
+        return bool(turn["status"] == "running" and (turn["waiting_for"] or {}).get("kind") == "worker")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
