@@ -24,7 +24,7 @@ from perdure.store.database import Connection
 
 TOOL_NOT_HERE: Final = "tool_not_here"
 MIN_RETRY_SECONDS, RETRIES = 2.0, 20
-"""A call whose version is not published any more is tried this often while it waits, at most every two seconds."""
+"""A call whose version is no longer published is tried this often while it waits, at most every two seconds."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class VersionWait:
     attempts: int = 0
     """The earlier attempts that only waited."""
     changed_at: datetime | None = None
-    """The time of the first attempt that saw that the version of the call is not the current one any more, by the
+    """The time of the first attempt that saw that the version of the call is no longer the current one, by the
     database's clock."""
 
     @classmethod
@@ -124,8 +124,8 @@ async def wait_for_version(
 
 
 def seconds_of_wait(deps: Deps, locked: tool_calls.LockedCall, wait: VersionWait) -> float | None:
-    """Returns the time until the next attempt of a call whose version is not the current one any more; None if it has
-    waited long enough, since it could start and the difference was seen."""
+    """Returns the time until the next attempt of a call whose version is no longer the current one. None if it has
+    waited long enough: since the difference was seen, and since the end of its hold."""
     wait.changed_at = since = wait.changed_at or locked.now
     if locked.approval is not None and locked.approval.ready_at is not None:
         since = max(since, locked.approval.ready_at)

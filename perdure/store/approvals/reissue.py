@@ -54,7 +54,7 @@ UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_ba
 """
 _REQUESTED = "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
 _PLAN_AGAIN = """
-UPDATE tool_calls SET tool_version = $3, effect = $4, run_id = '', attempt = 0
+UPDATE tool_calls SET tool_version = $3, effect = $4, run_id = '', attempt = 0, awaits_worker_since = NULL
 WHERE turn_id = $1 AND call_id = $2 AND state = 'planned'
 """
 _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE approval_id = $1 AND voided_at IS NULL"
