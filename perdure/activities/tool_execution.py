@@ -36,7 +36,7 @@ from perdure.core.approvals.validity import (
     call_refusal,
     lapse,
 )
-from perdure.core.calls.failures import is_permanent, known, unwrapped
+from perdure.core.calls.failures import is_permanent, known, known_of_attempts, unwrapped
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.json_reading import ArgumentsRefused
@@ -281,8 +281,13 @@ async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.Loc
     """Records an unknown outcome, which a person must settle: an earlier attempt may have sent the call."""
     outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
     if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
-        lost = {"tool": call.ask.tool, "code": "outcome_unknown", "effect": locked.key}
-        event = NewEvent(TOOL_ERROR, {**lost, "known": known(KnownEnd.WORKER_LOST)}, call.ask.call_id)
+        unknown: dict[str, JsonValue] = {
+            "tool": call.ask.tool,
+            "code": "outcome_unknown",
+            "effect": locked.key,
+            **known_of_attempts(locked.ends, lost=locked.row.lost),
+        }
+        event = NewEvent(TOOL_ERROR, unknown, call.ask.call_id)
         await tool_calls.settle(tx, call, locked.row.held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
     return outcome
 

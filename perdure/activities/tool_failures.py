@@ -14,7 +14,7 @@ from perdure.activities.providers.masking import mask_secrets
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
-from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, failure_text, frames_of, known, unwrapped
+from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, errors_in, failure_text, frames_of, known, unwrapped
 from perdure.core.calls.secrets import without_secrets
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
@@ -25,6 +25,8 @@ from perdure.sdk.tools import Tool
 MAX_OWN_CHARACTERS = 48 * 1024
 """Maximum length of an error's text for the model. It is below the limit of a tool message
 (perdure/activities/tool_answers.py), so that the cut is marked where it happens."""
+_TELLING_ENDS = (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ, KnownEnd.NO_ANSWER)
+"""The ends that the errors of a group can have, the most telling one first. Others follow from its requests."""
 _log = structlog.get_logger(__name__)
 
 
@@ -40,16 +42,15 @@ class FailureReport:
     secrets: Collection[str] = field(repr=False)
     shows_messages: bool
     """False if the operator hides the messages of exceptions, which can contain data."""
-    uses_context: bool
-    """False for a tool whose requests `context.send` does not send, such as one of an MCP server."""
+    can_send: bool
+    """True for a coroutine that receives a context, and so can use `context.send`."""
 
     @classmethod
     def of(cls, deps: Deps, tool: object, card: ToolCard, turn_id: str, call_id: str) -> "FailureReport":
         """Returns the report for a call of a tool of any kind."""
-        is_function = isinstance(tool, Tool)
-        folder = tool.folder if isinstance(tool, Tool) else None
+        folder, can_send = (tool.folder, tool.can_send) if isinstance(tool, Tool) else (None, False)
         secrets = tool.session.secrets() if isinstance(tool, McpTool) else deps.toolbox.secrets_for(card).values()
-        return cls(card.name, turn_id, call_id, folder, tuple(secrets), deps.shows_failure_messages, is_function)
+        return cls(card.name, turn_id, call_id, folder, tuple(secrets), deps.shows_failure_messages, can_send)
 
     def log(self, event: str, error: BaseException) -> str:
         """Writes the author's frames to the log, and returns the line for people."""
@@ -81,14 +82,24 @@ class FailureReport:
 
     def known(self, error: BaseException, sent: SentRequest, *, timed_out: bool = False) -> dict[str, JsonValue]:
         """Returns what the error says about the effect of its call. `timed_out` is true at the call's time limit."""
-        try:
-            code = KnownEnd.TIMED_OUT if timed_out else self._known_end(error, sent)
-        except Exception:  # httpx raises one if its error has no request
-            code = self._raised_end(sent)
+        if timed_out:
+            return known(KnownEnd.TIMED_OUT, str(sent))
+        ends = [(self._known_end(each, sent), each) for each in errors_in(error)]
+        code, first = next((end for kind in _TELLING_ENDS for end in ends if end[0] is kind), ends[0])
         has_words = code in (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ)
-        return known(code, str(sent), self._words(error) if has_words else "")
+        is_unused = code is KnownEnd.RAISED and self.can_send
+        return known(
+            code, "it had not called context.send" if is_unused else str(sent), self._words(first) if has_words else ""
+        )
 
     def _known_end(self, error: BaseException, sent: SentRequest) -> KnownEnd:
+        """Returns what one error says. An error of httpx can be without its request."""
+        try:
+            return self._end_of(error, sent)
+        except Exception:  # httpx raises one then
+            return self._raised_end(sent)
+
+    def _end_of(self, error: BaseException, sent: SentRequest) -> KnownEnd:
         if isinstance(error, ServerLost):
             return error.known
         if isinstance(error, AnswerWithheld) and error.method.upper() not in READ_METHODS:
@@ -101,7 +112,9 @@ class FailureReport:
         return self._raised_end(sent)
 
     def _raised_end(self, sent: SentRequest) -> KnownEnd:
-        return KnownEnd.RAISED_AFTER_SEND if sent.method or not self.uses_context else KnownEnd.RAISED_BEFORE_SEND
+        if sent.method:
+            return KnownEnd.RAISED_AFTER_SEND
+        return KnownEnd.RAISED_BEFORE_SEND if sent.is_used else KnownEnd.RAISED
 
     def _words(self, error: BaseException) -> str:
         """Returns the message of an error on one line, without secrets. Empty if messages are hidden."""

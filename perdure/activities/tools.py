@@ -25,12 +25,12 @@ from perdure.activities.tool_execution import (
 )
 from perdure.activities.toolbox.version_waits import VersionWait, limited_attempts
 from perdure.activities.working_memory import save_working_memory
-from perdure.contracts.calls import CallState, KnownEnd, ToolCall, ToolOutcome
+from perdure.contracts.calls import CallState, EffectClass, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable
 from perdure.contracts.events import TOOL_ERROR
 from perdure.contracts.ids import file_id
 from perdure.contracts.turns import TurnAddress
-from perdure.core.calls.failures import known
+from perdure.core.calls.failures import known, known_of_attempts
 from perdure.core.calls.ledger import ActionEnd, Attempt, SettleAction, after_act, may_have_happened
 from perdure.core.calls.retries import TOOL_ERRORS, next_delay
 from perdure.core.memory.files import safe_name
@@ -132,9 +132,11 @@ class ToolActivities:
         self, call: ToolCall, claimed: ClaimedCall, action: SettleAction, result: ToolAttempt
     ) -> ToolOutcome:
         if action in (SettleAction.RETRY, SettleAction.RELEASE):
-            record = tool_calls.release if action is SettleAction.RELEASE else tool_calls.count_error
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                await record(tx, call, claimed.epoch)
+                if action is SettleAction.RELEASE:
+                    await tool_calls.release(tx, call, claimed.epoch)
+                else:
+                    await tool_calls.count_error(tx, call, claimed.epoch, _ends(claimed, result))
             # The tool's message stays here: it may quote its target, and Temporal would store it.
             message = f"the tool {claimed.card.name} could not be called; it is retried"
             delay = next_delay(result.retry_after_seconds)
@@ -145,8 +147,7 @@ class ToolActivities:
                 "code": "outcome_unknown",
                 "effect": claimed.locked.key,
                 "message": result.message if claimed.report.shows_messages else "",
-                "known": _known_of(claimed, result),
-                **({"failure": result.failure} if result.failure else {}),
+                **_known_of(claimed, result),
             }
             event = NewEvent(TOOL_ERROR, unknown, call.ask.call_id)
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
@@ -197,11 +198,18 @@ class ToolActivities:
 
 
 def _known_of(claimed: ClaimedCall, result: ToolAttempt) -> dict[str, JsonValue]:
-    """Returns what is known of an unknown outcome. An attempt that sent nothing knows nothing of an earlier one."""
-    sent_nothing = result.known.get("code") == KnownEnd.RAISED_BEFORE_SEND.value if result.known else True
-    if result.known and not (sent_nothing and may_have_happened(claimed.locked.row)):
-        return result.known
-    return known(KnownEnd.EARLIER_ATTEMPT, words=claimed.report.words_of(result.message))
+    """Returns `known` and `failure` of an unknown outcome, of this attempt and of earlier ones."""
+    nothing = known(KnownEnd.EARLIER_ATTEMPT, words=claimed.report.words_of(result.message))
+    ends = _ends(claimed, result) if result.known else [nothing, *claimed.locked.ends]
+    return known_of_attempts(ends, lost=claimed.locked.row.lost)
+
+
+def _ends(claimed: ClaimedCall, result: ToolAttempt) -> list[dict[str, JsonValue]]:
+    """Returns what is known of those attempts of a call that may have reached its target, newest first."""
+    earlier = claimed.locked.ends
+    if not result.known or claimed.card.effect not in (EffectClass.KEYED, EffectClass.OPAQUE):
+        return earlier
+    return [{**result.known, **({"failure": result.failure} if result.failure else {})}, *earlier]
 
 
 async def _settle_returned(tx: Connection, call: ToolCall, claimed: ClaimedCall, result: ToolResult) -> CallAnswer:

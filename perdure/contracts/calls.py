@@ -174,6 +174,8 @@ class KnownEnd(StrEnum):
     RAISED_BEFORE_SEND = "raised_before_send"
     """The tool raised an error before `context.send` sent a request that can change something."""
     RAISED_AFTER_SEND = "raised_after_send"
+    RAISED = "raised"
+    """The tool raised an error. It did not use `context.send`, so it is not known what it had sent."""
     ANSWERED_ERROR = "answered_error"
     ANSWER_NOT_READ = "answer_not_read"
     NO_ANSWER = "no_answer"
@@ -182,10 +184,11 @@ class KnownEnd(StrEnum):
     STOPPED = "stopped"
     """The turn was stopped while the call was running."""
     EARLIER_ATTEMPT = "earlier_attempt"
-    """The last attempt did nothing, but an earlier one may have reached the target."""
+    """The last attempt did nothing, or raised before it sent a request, but another one may have reached the target."""
     WORKER_LOST = "worker_lost"
     """The worker was lost, or could not record the end."""
     TURN_ENDED = "turn_ended"
+    """The turn ended before the call's end was recorded."""
 
 
 class ToolOutcome(Tolerant):

@@ -10,10 +10,11 @@ class KnownOfEffect(Answer):
     """The end of an effect whose outcome is unknown, as far as it is known."""
 
     code: str
-    """`raised_before_send`, `raised_after_send`, `answered_error`, `answer_not_read`, `no_answer`, `timed_out`,
-    `stopped`, `earlier_attempt`, `worker_lost` or `turn_ended`."""
+    """`raised_before_send`, `raised_after_send`, `raised`, `answered_error`, `answer_not_read`, `no_answer`,
+    `timed_out`, `stopped`, `earlier_attempt`, `worker_lost` or `turn_ended`."""
     message: str = ""
-    """A sentence with the request that was sent and the target's words, if there are any."""
+    """A sentence with the request that was sent and the target's words, if there are any. It also has what is known of
+    other attempts."""
 
 
 class Effect(Answer):

@@ -98,6 +98,8 @@ class SentRequest:
     the same time."""
 
     requests: list["OneRequest"] = field(default_factory=list)
+    is_used: bool = False
+    """True if the tool called `context.send`, whatever it sent."""
     has_answer: bool = False
     """True if any request of the call was answered, also one that only reads."""
     raised: list[BaseException] = field(default_factory=list)
@@ -225,6 +227,7 @@ class ToolContext:
         headers: Mapping[str, str] | None,
         refusals: Collection[int],
     ) -> httpx.Response:
+        self.sent.is_used = True
         if self.reads_only and method.upper() not in READ_METHODS:
             raise ToolRefused(f"a preview can only read; {method.upper()} may change data")
         seconds_left = (self.deadline - datetime.now(UTC)).total_seconds()

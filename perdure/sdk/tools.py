@@ -177,6 +177,15 @@ class Tool:
     uncovered: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """Sentences about code that the card's version does not cover."""
 
+    @property
+    def can_send(self) -> bool:
+        """True for a coroutine that receives a context, and so can use `context.send`."""
+        return self._is_coroutine and self.parameters.context_name is not None
+
+    @property
+    def _is_coroutine(self) -> bool:
+        return inspect.iscoroutinefunction(inspect.unwrap(self.function))
+
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
         """Calls the tool once.
 
@@ -207,8 +216,8 @@ class Tool:
         return await _bind(self.parameters, args, self.card.name, seconds, checks=self.card.checks)
 
     def _own_context(self, context: ToolContext) -> ToolContext:
-        is_plain = not inspect.iscoroutinefunction(inspect.unwrap(self.function))
-        return replace(context, files=FilesForCoroutines()) if is_plain and context.files is not None else context
+        is_plain = not self._is_coroutine and context.files is not None
+        return replace(context, files=FilesForCoroutines()) if is_plain else context
 
     async def _call(self, arguments: Mapping[str, object]) -> object:
         if not inspect.iscoroutinefunction(self.function):

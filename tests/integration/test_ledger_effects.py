@@ -24,10 +24,11 @@ from perdure.activities import tools
 from perdure.activities.dependencies import Deps
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.calls import CallState, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import TurnAddress
+from perdure.core.calls.failures import known as known_end
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import ATTEMPTS, TOOL_ERRORS
 from perdure.egress import Transport
@@ -273,6 +274,17 @@ async def _rejected(context: ToolContext, method: str = "POST", **given: Any) ->
     raise httpx.HTTPStatusError("desk.test answered 500: out of paper", request=answer.request, response=answer)
 
 
+async def _in_group(context: ToolContext, **given: Any) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_rejected(context))
+        group.create_task(_after(context))
+
+
+async def _mistaken_answer(context: ToolContext, **given: Any) -> None:
+    answer = await context.send("GET", "http://desk.test/look", json={"call": context.turn_id})
+    raise KeyError(answer.status_code)
+
+
 async def _unasked(context: ToolContext, **given: Any) -> None:
     raise httpx.HTTPStatusError("a value", request=None, response=httpx.Response(500))  # type: ignore[arg-type]
 
@@ -367,21 +379,23 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
 @pytest.mark.parametrize(
     ("function", "known", "failure"),
     [
-        (_before, "raised_before_send", "KeyError: 'missing' at test_ledger_effects.py:"),
-        (_plain, "raised_before_send", "SystemExit: a value at test_ledger_effects.py:"),
-        (_interrupts, "raised_before_send", "KeyboardInterrupt: a value at test_ledger_effects.py:"),
+        (_before, "raised", "KeyError: 'missing' at test_ledger_effects.py:"),
+        (_plain, "raised", "SystemExit: a value at test_ledger_effects.py:"),
+        (_interrupts, "raised", "KeyboardInterrupt: a value at test_ledger_effects.py:"),
         (_impatient, "raised_after_send", "TimeoutError at test_ledger_effects.py:"),
         (_twice, "raised_after_send", ""),
         (_sent_parts, "raised_after_send", ""),
-        (_unasked, "raised_before_send", "HTTPStatusError: a value at "),
-        (_own_limit, "raised_before_send", "TimeoutError: a value at "),
+        (_unasked, "raised", "HTTPStatusError: a value at "),
+        (_own_limit, "raised", "TimeoutError: a value at "),
         (_parts_wait, "timed_out", "CallTimeout: a value at "),
-        (_mean, "raised_before_send", "_Mean at test_ledger_effects.py:"),
+        (_mean, "raised", "_Mean at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
         (_odd, "raised_after_send", "UnusableResult: "),
         (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_rejected, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
-        (_looked, "raised_before_send", "HTTPStatusError: desk.test answered 500: out of paper at "),
+        (_in_group, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
+        (_looked, "raised", "HTTPStatusError: desk.test answered 500: out of paper at "),
+        (_mistaken_answer, "raised_before_send", "KeyError: 200 at "),
         (None, "worker_lost", ""),
     ],
 )
@@ -475,6 +489,27 @@ async def test_a_keyed_call_of_a_dead_worker_is_sent_again_unless_its_key_is_old
     assert (await harness.run_tool(address, attempt=3)).state is state
     key = effect_key(address.turn_id, "t1.0")
     assert (harness.world.requests[key], harness.world.effects.count((f"/{tool}", key))) == (sent, 1)
+
+
+@pytest.mark.parametrize("loses", [False, True])
+@pytest.mark.parametrize("ends", ["turn", "key"])
+async def test_a_call_that_waits_for_its_retry_keeps_what_is_known(harness: Harness, loses: bool, ends: str) -> None:
+    address = await harness.plan(("brief_key", {"mode": "wait,break" if loses else "break"}))
+    if loses:
+        await kill_while_sent(harness, address)
+    await unsent(harness, address, 2)
+    if ends == "turn":
+        await harness.finish(address)
+    else:
+        await harness.write(OLDER, address.turn_id)
+        assert (await harness.run_tool(address, attempt=3)).state is S.OUTCOME_UNKNOWN
+    async with harness.db.transaction("local") as tx:
+        effect = await effects.get_effect(tx, effect_key(address.turn_id, "t1.0"), None)
+    shown, lost = effect["known"], KnownEnd.TURN_ENDED if ends == "turn" else KnownEnd.WORKER_LOST
+    assert shown["code"] == ("turn_ended" if loses and ends == "turn" else "no_answer")  # type: ignore[index]
+    for end, is_named in ((lost, loses), (KnownEnd.NO_ANSWER, True)):
+        assert (str(known_end(end)["message"]) in str(shown)) is is_named
+    assert str(effect["failure"]).startswith("ReadError")
 
 
 @pytest.mark.parametrize("tool", ["book", "shout", "look"])

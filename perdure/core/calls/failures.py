@@ -43,6 +43,7 @@ _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
         KnownEnd.RAISED_BEFORE_SEND: "the tool raised an error before context.send sent a request that can change "
         "something; another client of the tool may have sent one",
         KnownEnd.RAISED_AFTER_SEND: "the tool raised an error after its request was sent",
+        KnownEnd.RAISED: "the tool raised an error; which requests it had sent is not known",
         KnownEnd.ANSWERED_ERROR: "the target answered with an error",
         KnownEnd.ANSWER_NOT_READ: "the target answered, but its answer could not be read",
         KnownEnd.NO_ANSWER: "the connection ended before the target answered",
@@ -50,7 +51,7 @@ _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
         KnownEnd.STOPPED: "the turn was stopped while the call was running",
         KnownEnd.EARLIER_ATTEMPT: "an earlier attempt may have reached the target; the last one did nothing",
         KnownEnd.WORKER_LOST: "the worker that ran the call was lost, or could not record its end",
-        KnownEnd.TURN_ENDED: "the turn ended while the call was running",
+        KnownEnd.TURN_ENDED: "the turn ended before the end of the call was recorded",
     }
 )
 
@@ -186,3 +187,16 @@ def known(code: KnownEnd, request: str = "", words: str = "") -> dict[str, JsonV
     the target's words, if there are any."""
     details = f"{f': {words}' if words else ''}{f'; {request}' if request else ''}"
     return {"code": code.value, "message": f"{_SENTENCES[code]}{details}"}
+
+
+def known_of_attempts(ends: Sequence[Mapping[str, JsonValue]], *, lost: int) -> dict[str, JsonValue]:
+    """Returns `known`, and `failure` if there is one, of a call from those of its attempts, newest first. `lost` is the
+    number of attempts that did not end. The code is that of the newest attempt that ended, if any."""
+    others = [known(KnownEnd.WORKER_LOST)] if lost > 0 else []
+    every = [*ends, *others] or [known(KnownEnd.EARLIER_ATTEMPT)]
+    code, sentences = every[0]["code"], dict.fromkeys(str(end["message"]) for end in every)
+    if len(sentences) > 1 and code == KnownEnd.RAISED_BEFORE_SEND.value:
+        code = KnownEnd.EARLIER_ATTEMPT.value
+    failures = [end["failure"] for end in ends if end.get("failure")]
+    data: dict[str, JsonValue] = {"known": {"code": code, "message": "; another attempt: ".join(sentences)}}
+    return {**data, "failure": failures[0]} if failures else data

@@ -49,6 +49,8 @@ class LockedCall:
     """The exempt tools of the turn, which run without the approval that their cards require."""
     is_given_back: bool
     """True if the last attempt gave the call back (`give_back`)."""
+    ends: list[dict[str, JsonValue]]
+    """What is known of the failed attempts that will be repeated and may have reached the target, newest first."""
 
     def for_card(self, card: ToolCard | None) -> "LockedCall":
         """Returns the call with the limits of the card with which it runs."""
@@ -67,7 +69,7 @@ _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
   t.waived_tools,
   c.effect, c.epoch, c.voided, c.run_id, c.attempt, c.errors, c.first_sent_at, c.deadline, c.tool, c.tool_version,
-  c.args, c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
+  c.args, c.key, c.outcome, c.ends, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
   a.withdrawal, a.policy_digest, a.ready_at, a.kind, a.risk,
   (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
@@ -106,6 +108,7 @@ async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
         row["published_version"] or "",
         tuple(row["waived_tools"]),
         bool(row["run_id"]) and row["deadline"] is None,
+        row["ends"],
     )
 
 
@@ -270,13 +273,15 @@ async def count_lost(tx: Connection, call: ToolCall) -> None:
     )
 
 
-async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
-    """Counts a failed attempt that will be repeated. The reservation remains."""
+async def count_error(tx: Connection, call: ToolCall, epoch: int, ends: list[dict[str, JsonValue]]) -> None:
+    """Counts a failed attempt that will be repeated. The reservation remains. `ends` is what is known of the attempts
+    that may have reached the target, newest first."""
     await tx.execute(
-        "UPDATE tool_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
+        "UPDATE tool_calls SET errors = errors + 1, ends = $4 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
         call.address.turn_id,
         call.ask.call_id,
         epoch,
+        ends,
     )
 
 

@@ -125,9 +125,9 @@ OWN_STEPS: tuple[Step, ...] = (
     # cannot be guessed once their nonce is erased.
     _turn_rows_step(
         "tool_calls",
-        "args = '{}', digest = '', outcome = NULL, comment = NULL, provider_call_id = ''",
+        "args = '{}', digest = '', outcome = NULL, comment = NULL, provider_call_id = '', ends = '[]'",
         "r.args <> '{}' OR r.digest <> '' OR r.outcome IS NOT NULL OR r.comment IS NOT NULL "
-        "OR r.provider_call_id <> ''",
+        "OR r.provider_call_id <> '' OR r.ends <> '[]'",
     ),
     Step(
         "bundles",

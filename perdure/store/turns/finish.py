@@ -26,7 +26,7 @@ from perdure.contracts.messages import Role
 from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAddress, TurnStatus
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
-from perdure.core.calls.failures import known
+from perdure.core.calls.failures import known, known_of_attempts
 from perdure.core.text import estimated_tokens, preview
 from perdure.core.transcript import (
     READ_CHARACTERS,
@@ -349,7 +349,7 @@ async def admit_queued(tx: Connection, address: TurnAddress) -> Note:
 
 
 _OPEN = """
-SELECT c.call_id, c.tool, c.key, c.state FROM tool_calls c
+SELECT c.call_id, c.tool, c.key, c.state, c.ends, c.epoch - c.errors - c.voided AS lost FROM tool_calls c
 WHERE c.turn_id = $1 AND c.state IN ('planned', 'reserved', 'outcome_unknown') AND NOT EXISTS (
   SELECT FROM events e WHERE e.turn_id = c.turn_id AND e.call_id = c.call_id AND e.kind = ANY($2))
 ORDER BY length(c.call_id), c.call_id
@@ -373,7 +373,9 @@ async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[New
         code, sentence = status_without_result(state)
         data: dict[str, JsonValue] = {"tool": row["tool"], "code": code, "message": sentence}
         if state is CallState.OUTCOME_UNKNOWN:
-            data |= {"code": state.value, "effect": row["key"], "known": known(KnownEnd.TURN_ENDED)}
+            waits = row["lost"] <= 0 and row["ends"]  # for its next attempt
+            ends = row["ends"] if waits else [known(KnownEnd.TURN_ENDED), *row["ends"]]
+            data |= {"code": state.value, "effect": row["key"], **known_of_attempts(ends, lost=0)}
         if message := made.get(row["call_id"]):
             data |= {"message_id": message.id, "result": preview(message.content)}
         events.append(NewEvent(TOOL_ERROR, data, row["call_id"]))
