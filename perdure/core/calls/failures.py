@@ -8,7 +8,7 @@ from pathlib import Path
 from traceback import walk_tb
 from types import CodeType, FrameType, MappingProxyType
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from perdure.contracts.calls import KnownEnd
 
@@ -27,8 +27,10 @@ CODE_ERRORS: tuple[type[Exception], ...] = (
     StopAsyncIteration,
 )
 """Errors of the tool's own code, so that another attempt changes nothing."""
-UNREADABLE_ANSWERS = (json.JSONDecodeError, UnicodeDecodeError)
-"""Errors of reading an answer, which may be readable the next time. They count only after the target has answered."""
+_UNREADABLE_NAMES = frozenset({"JSONDecodeError", "DecodeError", "TOMLDecodeError"})
+"""The names of ValueErrors of simplejson, ujson, python-rapidjson, msgspec and tomllib for a text in another format."""
+_UNREADABLE_TYPE = "json_invalid"
+"""The type of pydantic's error for a text that is not JSON."""
 MAX_MESSAGE_CHARACTERS = 200
 _MAX_CAUSES = 8
 _FIRST_FRAMES, _LAST_FRAMES = 5, 15
@@ -66,11 +68,21 @@ def is_permanent(error: BaseException, retried: Sequence[type[Exception]] = (), 
     """
 
     def is_one(error: BaseException) -> bool:
-        if isinstance(error, (OSError, *retried)) or (has_answer and isinstance(error, UNREADABLE_ANSWERS)):
+        if isinstance(error, (OSError, *retried)) or (has_answer and is_unreadable(error)):
             return False
         return isinstance(error, CODE_ERRORS) or not isinstance(error, Exception)
 
     return all(is_one(each) for each in errors_in(error))
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Returns whether a text is in another format, such as HTML in place of JSON. The next answer may be readable. An
+    error of pydantic counts if all its parts are of that kind: a readable answer without a field is not."""
+    if isinstance(error, ValidationError):
+        parts = error.errors(include_url=False, include_context=False, include_input=False)
+        return all(part["type"] == _UNREADABLE_TYPE for part in parts)
+    is_own = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+    return is_own or type(error).__name__ in _UNREADABLE_NAMES
 
 
 def unwrapped(error: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from perdure.contracts import ids
 from perdure.contracts.calls import CallState, EffectClass
@@ -171,14 +172,24 @@ def _raised(error: BaseException, cause: BaseException | None = None) -> BaseExc
         return raised
 
 
-NO_JSON = json.JSONDecodeError("no", "<", 0)
+def _of_pydantic(text: str) -> Exception:
+    try:
+        raise AssertionError(TypeAdapter(dict[str, int]).validate_json(text))
+    except ValidationError as raised:
+        return raised
+
+
+NO_JSON, HTML = json.JSONDecodeError("no", "<", 0), _of_pydantic("<html>")
+OTHER_NO_JSON = type("JSONDecodeError", (ValueError,), {})("of another library")
 
 
 @pytest.mark.parametrize(("error", "retried", "has_answer", "expected"), [
     *((kind("x"), (), True, True) for kind in (TypeError, KeyError, AttributeError, ValueError, NameError, IndexError)),
     *((kind("x"), (), True, False) for kind in (RuntimeError, OSError, ssl.SSLCertVerificationError, Exception)),
     *((ValueError("x"), (ValueError,), False, False), (KeyError("x"), (LookupError,), False, False)),
-    *((NO_JSON, (), True, False), (NO_JSON, (), False, True)),
+    *((error, (), True, False) for error in (NO_JSON, HTML, OTHER_NO_JSON)),
+    *((error, (), False, True) for error in (NO_JSON, HTML, OTHER_NO_JSON)),
+    (_of_pydantic('{"amount": "x"}'), (), True, True),
     (ExceptionGroup("g", [ExceptionGroup("h", [KeyError("x")])]), (), True, True),
     (ExceptionGroup("g", [KeyError("x"), OSError("y")]), (), True, False),
     (ExceptionGroup("g", [KeyError("x"), TypeError("y")]), (), True, True),
