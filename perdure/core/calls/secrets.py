@@ -2,7 +2,8 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from perdure.core.text import clean
@@ -14,42 +15,80 @@ _BACKSLASHES_OR_ONE = re.compile(r"\\+|.", re.DOTALL)
 _SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _MAX_FORM_CHARACTERS = 128
 """A character is encoded as at most so many: a backslash can be eight times eight backslashes with `u005c`."""
+_BREAK = re.compile(r"(?:\s|\\{1,8}(?:[rn]|u000[ad])|%0[ad])+", re.IGNORECASE)
+"""White space within an encoded value. Line breaks can be escaped or percent-encoded."""
 _BASE64_FORMS = {"+": "(?:[+-]|%2B)", "/": r"(?:\\?/|_|%2F)"}
 
 
 def without_secrets(text: str, secrets: Collection[str], limit: int | None = None) -> str:
     """Returns `text` without these values, also percent-encoded, in hex or base64, and escaped as in JSON or Python.
+    Hex and base64 can be wrapped into lines, as in MIME and PEM.
 
     Space around a value does not count. Values of fewer than MIN_SECRET_CHARACTERS stay. With a `limit`, the result has
     at most as many characters, and only about as many are read: a long text costs little. It ends with no part of a
     value.
     """
     values = sorted(filter(_is_sought, {clean(secret).strip() for secret in secrets}), key=len, reverse=True)
-    patterns = [pattern for value in values for pattern in _patterns(value)]
-    if limit is not None and len(text) > limit and values:
-        text = text[: _end_of_kept(text, patterns, limit, _MAX_FORM_CHARACTERS * len(values[0]))]
-    for pattern in patterns:
-        text = pattern.sub(MASK, text)
-    return text if limit is None else text[:limit]
-
-
-def _end_of_kept(text: str, patterns: Sequence[re.Pattern[str]], limit: int, most: int) -> int:
-    """Returns the first place from `limit` that is within no secret. None of them is longer than `most`."""
-    read, end = text[: limit + most], limit
-    for _ in patterns:  # the end of one can be within another
-        ends = [match.end() for each in patterns for match in each.finditer(read) if match.start() < end < match.end()]
-        if not ends:
+    kept = len(text) if limit is None else min(len(text), limit)
+    read = text[: kept + _MAX_FORM_CHARACTERS * max(map(len, values), default=0)]
+    shown, end = [], 0
+    for start, stop in _joined(_places(read, values)):
+        if start >= kept:
             break
-        end = max(ends)
-    return end
+        shown += [text[end:start], MASK]
+        end = stop
+    return "".join([*shown, text[end : max(end, kept)]])[:limit]
+
+
+def _joined(places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yields these places in order. Those that overlap are one."""
+    begin = end = -1
+    for start, stop in sorted(places):
+        if start < end:
+            end = max(end, stop)
+            continue
+        if end > begin:
+            yield begin, end
+        begin, end = start, stop
+    if end > begin:
+        yield begin, end
+
+
+def _places(text: str, values: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Yields the places of these values and of their encoded forms. None is longer than _MAX_FORM_CHARACTERS for each
+    character of its value, unless it is wrapped into very short lines."""
+    encoded = [pattern for value in values for pattern in _encoded_patterns(value)]
+    for pattern in (*encoded, *(pattern for value in values for pattern in _patterns(value))):
+        yield from (match.span() for match in pattern.finditer(text))
+    lines, starts, moves = _without_breaks(text)
+    for pattern in encoded if len(starts) > 1 else ():
+        for match in pattern.finditer(lines):
+            if bisect_right(starts, match.start(1)) < bisect_right(starts, match.end(1) - 1):  # it has a break within
+                first, last = (bisect_right(starts, at) - 1 for at in (match.start(), match.end() - 1))
+                yield match.start() + moves[first], match.end() + moves[last]
+
+
+def _without_breaks(text: str) -> tuple[str, list[int], list[int]]:
+    """Returns a text without breaks, where each of its lines starts in the result, and by how much it was moved."""
+    lines, starts, moves, end = [], [0], [0], 0
+    for found in _BREAK.finditer(text):
+        lines.append(text[end : found.start()])
+        end = found.end()
+        starts.append(starts[-1] + len(lines[-1]))
+        moves.append(end - starts[-1])
+    return "".join([*lines, text[end:]]), starts, moves
 
 
 def _patterns(value: str) -> Iterator[re.Pattern[str]]:
-    """Yields the patterns of a value and its encoded forms."""
+    """Yields the patterns of a value, also percent-encoded and escaped."""
     yield re.compile(re.escape(value))
     if not value.isascii() or not value.isalnum():
         yield re.compile("".join(map(_any_form, _BACKSLASHES_OR_ONE.findall(value))))
-    yield re.compile(value.encode().hex(), re.IGNORECASE)
+
+
+def _encoded_patterns(value: str) -> Iterator[re.Pattern[str]]:
+    """Yields the patterns of a value in hex and base64, which can be wrapped into lines. Their group is the value."""
+    yield re.compile(f"({value.encode().hex()})", re.IGNORECASE)
     yield _base64_of(value)
 
 
@@ -84,4 +123,4 @@ def _base64_of(value: str) -> re.Pattern[str]:
         encoded = b64encode(bytes(before) + octets).decode()
         core = encoded[(before * 8 + 5) // 6 : (before + len(octets)) * 8 // 6]
         cores.append("".join(_BASE64_FORMS.get(each, each) for each in core))
-    return re.compile(rf"[A-Za-z0-9+/_-]?(?:{'|'.join(cores)})[A-Za-z0-9+/_-]?={{0,2}}")
+    return re.compile(rf"[A-Za-z0-9+/_-]?({'|'.join(cores)})[A-Za-z0-9+/_-]?={{0,2}}")

@@ -261,6 +261,10 @@ def test_what_looks_like_a_secret_is_masked_and_words_stay(said: str, shown: str
     assert mask_secrets(said, ()) == shown
 
 
+def wrapped(text: str, end: str) -> str:
+    return end.join(re.findall(".{1,6}", text))
+
+
 def in_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
@@ -278,6 +282,8 @@ ENCODINGS: list[Callable[[str], str]] = [
     *(lambda text: json.dumps(json.dumps(text))[3:-3], lambda text: repr(text)[1:-1], lambda text: ascii(text)[1:-1]),
     *(lambda text: repr(text.encode())[2:-1], lambda text: quote(in_base64(f"us:{text}"), safe="")),
     *(lambda text: text.encode().hex(), lambda text: text.encode().hex().upper()),
+    *(lambda text: wrapped(in_base64(text), "\r\n  "), lambda text: wrapped(quote(in_base64(text)), r"\\r\\n")),
+    *(lambda text: wrapped(text.encode().hex(), " "), lambda text: wrapped(in_base64(f"us:{text}"), "%0D%0A")),
     *(lambda text: in_base64(f"u:{text}"), lambda text: in_base64(f"{text}:u").translate(URL_SAFE).rstrip("=")),
 ]
 
