@@ -9,11 +9,13 @@ import typer
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
     DECIDED,
+    USAGE,
     AsJson,
     AsName,
     Cursor,
     Limit,
     Yes,
+    at_terminal,
     check_choice,
     confirm,
     fail,
@@ -104,12 +106,15 @@ def settle(
     outcome: Annotated[
         Outcome, typer.Argument(metavar="OUTCOME", help="The outcome that you found in the target system.")
     ],
-    comment: Annotated[str, typer.Option(metavar="TEXT", help="How you know the outcome.")],
+    comment: Annotated[str, typer.Option(metavar="TEXT", help="How you know the outcome.")] = "",
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Record the outcome of an effect whose outcome is unknown. Its turn then continues."""
+    """Record the outcome of an effect whose outcome is unknown. Its turn then continues. On a terminal, the command
+    asks for a missing --comment."""
+    if not comment.strip() and (yes or as_json or not at_terminal()):
+        raise fail("Settling an effect needs --comment: how you know the outcome", USAGE)
     with connect(Role.REVIEWER, as_name) as client:
         effect = client.effects.get(key)
         if effect.state != UNKNOWN:
@@ -119,6 +124,8 @@ def settle(
             raise fail(f"Nothing to settle: the effect's state is already {effect.state}{by}", DECIDED)
         if not as_json:
             show_effect(effect, full=False)
+        while not comment.strip():
+            comment = str(typer.prompt("How do you know the outcome?"))
         confirm(f"{outcome.value}?", yes=yes, as_json=as_json)
         settled = client.effects.settle(key, outcome.value, comment)
     if as_json:

@@ -120,6 +120,19 @@ def test_a_settled_effect_is_not_settled_again(cli: Perdure, as_json: str) -> No
     assert (ended.code, len(cli.asked)) == (5, 1) and "rita" in ended.err
 
 
+@pytest.mark.parametrize(("is_terminal", "given", "code"), [(True, "", 0), (True, " --yes", 2), (False, "", 2)])
+def test_a_missing_comment_is_asked_for_at_a_terminal(
+    cli: Perdure, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, given: str, code: int
+) -> None:
+    typed = iter((" ", "seen"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal)
+    monkeypatch.setattr("typer.confirm", lambda _question: True)
+    monkeypatch.setattr("typer.prompt", lambda _question, **_: next(typed))
+    cli.will(*([reply(EFFECT), reply({"key": "pdk_1", "outcome": "happened"})] if code == 0 else []))
+    assert cli(f"effects settle pdk_1 happened{given}").code == code
+    assert [asked.body["comment"] for asked in cli.asked[1:]] == (["seen"] if code == 0 else [])
+
+
 DRAWN = reply({**TURN, "output": {"pictures": {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}}})
 ASKS = streamed(
     event("clarification.requested", "1.0.0-0", turn_id="t-1", question="Which\x1b column?", request_id="q-1"),
