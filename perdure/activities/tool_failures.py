@@ -25,8 +25,8 @@ from perdure.sdk.tools import Tool
 MAX_OWN_CHARACTERS = 48 * 1024
 """Maximum length of an error's text for the model. It is below the limit of a tool message
 (perdure/activities/tool_answers.py), so that the cut is marked where it happens."""
-_TELLING_ENDS = (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ, KnownEnd.NO_ANSWER)
-"""The ends that the errors of a group can have, the most telling one first. Others follow from its requests."""
+_SPECIFIC_ENDS = (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ, KnownEnd.NO_ANSWER)
+"""The ends that the errors of a group can have, the most specific one first. Others follow from its requests."""
 _log = structlog.get_logger(__name__)
 
 
@@ -85,7 +85,7 @@ class FailureReport:
         if timed_out:
             return known(KnownEnd.TIMED_OUT, str(sent))
         ends = [(self._known_end(each, sent), each) for each in errors_in(error)]
-        code, first = next((end for kind in _TELLING_ENDS for end in ends if end[0] is kind), ends[0])
+        code, first = next((end for kind in _SPECIFIC_ENDS for end in ends if end[0] is kind), ends[0])
         has_words = code in (KnownEnd.ANSWERED_ERROR, KnownEnd.ANSWER_NOT_READ)
         is_unused = code is KnownEnd.RAISED and self.can_send
         return known(

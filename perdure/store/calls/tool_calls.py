@@ -50,7 +50,7 @@ class LockedCall:
     is_given_back: bool
     """True if the last attempt gave the call back (`give_back`)."""
     ends: list[dict[str, JsonValue]]
-    """What is known of the failed attempts that will be repeated and may have reached the target, newest first."""
+    """Knowledge of the failed attempts that may have reached the target, newest first: code, sentence and failure."""
 
     def for_card(self, card: ToolCard | None) -> "LockedCall":
         """Returns the call with the limits of the card with which it runs."""

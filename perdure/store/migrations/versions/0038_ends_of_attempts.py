@@ -1,4 +1,4 @@
-"""What is known of the failed attempts of a call."""
+"""The ends of the failed attempts of a call."""
 
 from pathlib import Path
 from typing import Any
