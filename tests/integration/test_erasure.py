@@ -117,7 +117,8 @@ PLANTED = """
 UPDATE conversations SET title = $2, metadata = $3 WHERE id = (SELECT conversation_id FROM turns WHERE id = $1);
 UPDATE turns SET metadata = $3, system_prompt = $2, memory_text = $2, persona = $3, problem = $3, answer = $2,
   output = $3, waiting = $3, stuck = $3 WHERE id = $1;
-UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = $3, ends = jsonb_build_array($3) WHERE turn_id = $1;
+UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = $3,
+  ends = jsonb_build_array($3) WHERE turn_id = $1;
 UPDATE approvals SET reason = $2, result = to_jsonb($2), preview = jsonb_build_object('after', $2), snapshot = $3,
   proposed = jsonb_build_object('a', $2),
   withdrawal = jsonb_build_object('by', $2), revision = jsonb_build_object('by', $2, 'args', $2) WHERE turn_id = $1;

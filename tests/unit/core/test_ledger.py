@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from perdure.contracts import ids
-from perdure.contracts.calls import CallState, EffectClass
+from perdure.contracts.calls import CallState, EffectClass, KnownEnd
 from perdure.core.calls import ledger
-from perdure.core.calls.failures import UnusableResult, failure_text, frames_of, is_permanent, replaced
+from perdure.core.calls.failures import (
+    UnusableResult,
+    failure_text,
+    frames_of,
+    is_permanent,
+    known,
+    known_of_attempts,
+    replaced,
+)
 from perdure.core.calls.ledger import (
     ActionEnd,
     Attempt,
@@ -203,6 +211,14 @@ def test_mistakes_of_the_code_are_not_retried(
     error: Exception, retried: tuple[type[Exception], ...], has_answer: bool, expected: bool
 ) -> None:
     assert is_permanent(error, retried, has_answer=has_answer) is expected
+
+
+@pytest.mark.parametrize(("ends", "lost", "code"), [
+    *(([], 0, "earlier_attempt"), ([], 1, "worker_lost"), (["no_answer", "answered_error"], 1, "no_answer")),
+    *((["raised_before_send"] * 2, 0, "raised_before_send"), (["raised_before_send"], 1, "earlier_attempt")),
+])  # fmt: skip
+def test_an_attempt_that_sent_nothing_does_not_hide_another(ends: list[str], lost: int, code: str) -> None:
+    assert known_of_attempts([known(KnownEnd(each)) for each in ends], lost=lost)["known"]["code"] == code  # type: ignore
 
 
 def test_a_failure_names_the_innermost_place_of_the_app() -> None:

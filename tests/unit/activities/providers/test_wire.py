@@ -271,13 +271,8 @@ def in_base64(text: str) -> str:
 
 URL_SAFE = str.maketrans("+/", "-_")
 ENCODINGS: list[Callable[[str], str]] = [
-    *(
-        str,
-        quote,
-        quote_plus,
-        in_base64,
-        lambda text: re.sub("%..", lambda octet: octet[0].lower(), quote(text, safe="")),
-    ),
+    *(str, quote, quote_plus, in_base64),
+    lambda text: re.sub("%..", lambda octet: octet[0].lower(), quote(text, safe="")),
     *(lambda text: json.dumps(text)[1:-1], lambda text: json.dumps(text, ensure_ascii=False)[1:-1]),
     *(lambda text: json.dumps(json.dumps(text))[3:-3], lambda text: repr(text)[1:-1], lambda text: ascii(text)[1:-1]),
     *(lambda text: repr(text.encode())[2:-1], lambda text: quote(in_base64(f"us:{text}"), safe="")),
