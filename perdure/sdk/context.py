@@ -113,21 +113,25 @@ class SentRequest:
 
     @property
     def method(self) -> str:
-        """The method of the last request that can change something; empty if none was sent."""
-        return self.requests[-1].method if self.requests else ""
+        """The method of the request of `status`; empty if none that can change something was sent."""
+        return self._least_known.method if self.requests else ""
 
     @property
     def status(self) -> int | None:
-        """The HTTP status with which the target answered that request."""
-        return self.requests[-1].status if self.requests else None
+        """The HTTP status of the last request that can change something; None if one of them has no answer."""
+        return self._least_known.status if self.requests else None
+
+    @property
+    def _least_known(self) -> "OneRequest":
+        return next((each for each in self.requests if each.status is None), self.requests[-1])
 
     def __str__(self) -> str:
         if not self.requests:
             return ""
-        last, count = self.requests[-1], len(self.requests)
-        answer = f"was answered with {last.status}" if last.status is not None else "was sent, and no answer was read"
-        earlier = f", after {count - 1} other{'s' if count > 2 else ''}" if count > 1 else ""
-        return f"{last.method} to {last.host} {answer}{earlier}"
+        shown, others = self._least_known, len(self.requests) - 1
+        answer = "was sent, and no answer was read" if shown.status is None else f"was answered with {shown.status}"
+        besides = f", besides {others} other{'s' if others > 1 else ''}" if others else ""
+        return f"{shown.method} to {shown.host} {answer}{besides}"
 
 
 @dataclass(slots=True, eq=False)

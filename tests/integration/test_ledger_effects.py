@@ -269,6 +269,13 @@ async def _broken(context: ToolContext, **given: Any) -> None:
     await context.send("POST", "http://desk.test/post", json={"call": context.turn_id, "mode": "break"})
 
 
+async def _broken_first(context: ToolContext, **given: Any) -> None:
+    try:
+        await _broken(context)
+    finally:
+        await context.send("POST", "http://desk.test/post", json={"call": context.turn_id})
+
+
 async def _rejected(context: ToolContext, method: str = "POST", **given: Any) -> None:
     answer = httpx.Response(500, request=httpx.Request(method, "http://desk.test"))
     raise httpx.HTTPStatusError("desk.test answered 500: out of paper", request=answer.request, response=answer)
@@ -391,7 +398,7 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
         (_mean, "raised", "_Mean at test_ledger_effects.py:"),
         (_after, "raised_after_send", "ValueError: a value at test_ledger_effects.py:"),
         (_odd, "raised_after_send", "UnusableResult: "),
-        (_broken, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
+        (_broken_first, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_in_group, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
         (_looked, "raised", "HTTPStatusError: desk.test answered 500: out of paper at "),
         (_mistaken_answer, "raised_before_send", "KeyError: 200 at "),
