@@ -15,8 +15,8 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import activity_guard, cancelled_by_stop
+from perdure.activities.tool_execution import need_current_tool
 from perdure.activities.tool_failures import FailureReport
-from perdure.activities.toolbox.version_waits import need_current_tool
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem

@@ -13,9 +13,9 @@ from temporalio import activity
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import Heartbeats, activity_guard
 from perdure.activities.tool_answers import CallAnswer, error_answer
+from perdure.activities.tool_execution import need_current_tool
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerToolChanged
-from perdure.activities.toolbox.version_waits import need_current_tool
 from perdure.contracts.activities import Checked, CheckRequest, EditRef
 from perdure.contracts.calls import ToolCall, ToolCallRequest, ToolOutcome
 from perdure.contracts.errors import UpstreamRejected, UpstreamUnavailable

@@ -1,26 +1,30 @@
 """Claims and runs tool calls. A claim decides whether this attempt runs the call and with which arguments, or returns
-its outcome. The rules are in perdure/core/calls/ledger.py."""
+its outcome. The rules are in perdure/core/calls/ledger.py.
+
+A call waits for a worker that has its tool in its version. While the published agent has the version, it waits without
+a limit, because a worker will have it. After another version was published, it waits for a limited time, counted from
+the first attempt that saw the difference.
+"""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
 
 import structlog
 from pydantic import JsonValue
+from temporalio.exceptions import ApplicationError
 
 from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.guard import cancelled_by_stop
+from perdure.activities.guard import WAITS, Heartbeats, cancelled_by_stop, current_attempt, to_temporal
+from perdure.activities.providers.errors import store_error
 from perdure.activities.tool_answers import denial, error_answer
 from perdure.activities.tool_failures import FailureReport
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost, ServerToolChanged
 from perdure.activities.toolbox.registry import BlockTool, block_tool
-from perdure.activities.toolbox.version_waits import (
-    TOOL_NOT_HERE,
-    VersionWait,
-    need_current_tool,
-    seconds_of_wait,
-    wait_for_version,
-)
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.calls import CallState, EffectClass, KnownEnd, ToolCall, ToolOutcome
@@ -38,6 +42,7 @@ from perdure.core.approvals.validity import (
 )
 from perdure.core.calls.failures import is_permanent, known, known_of_attempts, unwrapped
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
+from perdure.core.calls.retries import ATTEMPTS
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.json_reading import ArgumentsRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
@@ -50,6 +55,34 @@ from perdure.store.faults import StoreFault, raised_by_asyncpg, store_fault
 
 CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
+TOOL_NOT_HERE: Final = "tool_not_here"
+MIN_VERSION_RETRY_SECONDS, VERSION_RETRIES = 2.0, 20
+"""A call whose version is no longer published is tried this often while it waits, at most every two seconds."""
+
+
+@dataclass(slots=True)
+class VersionWait:
+    """The waits of one activity of a call. Its heartbeat has them for the next attempt."""
+
+    attempts: int = 0
+    """The earlier attempts that only waited."""
+    changed_at: datetime | None = None
+    """The time of the first attempt that saw that the version of the call is no longer the current one, by the
+    database's clock."""
+
+    @classmethod
+    def of(cls, recorded: object) -> "VersionWait":
+        """Returns the waits that an earlier attempt recorded."""
+        if not isinstance(recorded, list):
+            return cls()
+        attempts, changed_at = recorded
+        return cls(attempts, datetime.fromisoformat(changed_at) if changed_at else None)
+
+    def after(self, *, waited: bool) -> list[int | str]:
+        """Returns the value for the heartbeat of an attempt that ends with an error. If it did not wait, its worker may
+        have had the right version, so that the time starts again."""
+        changed_at = self.changed_at.isoformat() if waited and self.changed_at else ""
+        return [self.attempts + waited, changed_at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +225,88 @@ async def _wait_or_deny(
         await reopen_outdated(tx, call.address, call.ask, approval.approval_id, refusal.reason)
         return _not_run(call, None)
     return await _settle_denied(tx, call, locked, refusal.reason if refusal else None)
+
+
+@asynccontextmanager
+async def limited_attempts(deps: Deps, call: ToolCall, heartbeats: Heartbeats) -> AsyncIterator[VersionWait]:
+    """Limits the attempts of `tools.run` that do more than wait. Temporal's own limit also counts those that wait, so
+    the activity has none there.
+
+    Raises: ApplicationError that is not retried, in the last attempt and in those after it.
+    """
+    wait = VersionWait.of(heartbeats.recorded)
+    earlier = current_attempt()[1] - 1 - wait.attempts
+    if earlier >= ATTEMPTS:
+        message = f"{earlier} attempts of the call did not end"
+        raise ApplicationError(message, type="activity_timeout", non_retryable=True)
+    try:
+        yield wait
+    except Exception as error:
+        code = error.code if isinstance(error, UpstreamUnavailable) else ""
+        waited = code in WAITS
+        if waited or wait.changed_at is not None:
+            await heartbeats.record(wait.after(waited=waited))
+        if code == TOOL_NOT_HERE:
+            await _show_wait(deps, call, wait)
+        if waited or earlier + 1 < ATTEMPTS:
+            raise
+        raise _not_retried(error) from None
+
+
+async def _show_wait(deps: Deps, call: ToolCall, wait: VersionWait) -> None:
+    if not wait.attempts:
+        about = {"tool": call.ask.tool, "turn_id": call.address.turn_id, "call_id": call.ask.call_id}
+        _log.warning("tool_version_awaited", **about, is_published=wait.changed_at is None)
+    async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
+        await tool_calls.await_worker(tx, call)
+
+
+def _not_retried(error: Exception) -> ApplicationError:
+    if not isinstance(error, ApplicationError):
+        error = to_temporal(error if isinstance(error, PerdureError) else store_error(error))
+    return ApplicationError(error.message, *error.details, type=error.type, non_retryable=True)
+
+
+async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str, version: str) -> None:
+    """Raises if another worker may have the tool in the version that a call needs.
+
+    If the published agent still has that version, this worker is behind or ahead of a deploy, and another attempt may
+    reach the right one. Otherwise the tool or its agent has changed permanently, and the call is void.
+
+    Raises: UpstreamUnavailable `tool_not_here`.
+    """
+    agent = await deps.agent_cache.read_published(tx, agent_id)
+    published = agent.card(name) if agent is not None else None
+    if published is not None and published.is_version(version):
+        raise UpstreamUnavailable(TOOL_NOT_HERE, f"this worker does not have {name} in the required version")
+
+
+async def wait_for_version(
+    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, wait: VersionWait
+) -> None:
+    """Returns if no worker will have the tool in the call's version.
+
+    Raises: UpstreamUnavailable `tool_not_here`.
+    """
+    name, changed_at = call.ask.tool, wait.changed_at
+    wait.changed_at = None
+    await need_current_tool(deps, tx, call.agent_id, name, locked.tool_version)
+    wait.changed_at = changed_at
+    seconds = seconds_of_wait(deps, locked, wait)
+    if seconds is not None:
+        message = f"this worker does not have {name} in the required version"
+        raise UpstreamUnavailable(TOOL_NOT_HERE, message, retry_after_seconds=seconds)
+
+
+def seconds_of_wait(deps: Deps, locked: tool_calls.LockedCall, wait: VersionWait) -> float | None:
+    """Returns the time until the next attempt of a call whose version is no longer the current one. None if it has
+    waited long enough: since the difference was seen, and since the end of its hold."""
+    wait.changed_at = since = wait.changed_at or locked.now
+    if locked.approval is not None and locked.approval.ready_at is not None:
+        since = max(since, locked.approval.ready_at)
+    if (locked.now - since).total_seconds() >= deps.version_wait_seconds:
+        return None
+    return max(MIN_VERSION_RETRY_SECONDS, deps.version_wait_seconds / VERSION_RETRIES)
 
 
 async def reopen_if_changed(

@@ -18,12 +18,13 @@ from perdure.activities.tool_execution import (
     ClaimedCall,
     LocalToolFailed,
     ToolAttempt,
+    VersionWait,
     attempt_call,
     claim_call,
+    limited_attempts,
     reopen_if_changed,
     run_local_tool,
 )
-from perdure.activities.toolbox.version_waits import VersionWait, limited_attempts
 from perdure.activities.working_memory import save_working_memory
 from perdure.contracts.calls import CallState, EffectClass, KnownEnd, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, UpstreamUnavailable

@@ -9,9 +9,8 @@ from typing import Any, cast
 import asyncpg
 
 from perdure.activities.tool_answers import settled_answer
-from perdure.activities.tool_execution import ClaimedCall, claim_call
+from perdure.activities.tool_execution import ClaimedCall, VersionWait, claim_call
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.activities.toolbox.version_waits import VersionWait
 from perdure.activities.tools import uptime_seconds
 from perdure.contracts.activities import VerdictsRequest
 from perdure.contracts.agents import PublishedAgent
