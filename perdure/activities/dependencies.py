@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -112,6 +112,8 @@ class Deps:
     is outdated."""
     shows_failure_messages: bool = True
     """False if the operator hides the messages of tools' exceptions."""
+    secrets: Collection[str] = field(default=(), repr=False)
+    """The secrets in the environment of this process, which a tool's code can read. Failures do not show them."""
     window_tokens: int = WINDOW_TOKENS
     """The maximum tokens of earlier turns that a model call receives, if the agent sets none; 0: no limit."""
     keeps_facts: bool = True

@@ -50,7 +50,8 @@ class FailureReport:
         """Returns the report for a call of a tool of any kind."""
         folder, can_send = (tool.folder, tool.can_send) if isinstance(tool, Tool) else (None, False)
         secrets = tool.session.secrets() if isinstance(tool, McpTool) else deps.toolbox.secrets_for(card).values()
-        return cls(card.name, turn_id, call_id, folder, tuple(secrets), deps.shows_failure_messages, can_send)
+        secrets = (*secrets, *deps.secrets)
+        return cls(card.name, turn_id, call_id, folder, secrets, deps.shows_failure_messages, can_send)
 
     def log(self, event: str, error: BaseException) -> str:
         """Writes the author's frames to the log, and returns the line for people."""

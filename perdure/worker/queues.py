@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -35,6 +36,7 @@ from perdure.activities.turns import TurnActivities
 from perdure.apps import App, app_folders, assembled_tools, find_apps
 from perdure.contracts.mcp import server_of
 from perdure.contracts.turns import Kind, Routing, waits_queue
+from perdure.core.calls.secrets import secrets_of
 from perdure.core.egress import Outbound
 from perdure.egress import new_client
 from perdure.egress.httpx_transport import guard
@@ -191,6 +193,7 @@ async def _deps(
         stops=stops,
         memory=settings.memory(),
         version_wait_seconds=settings.tool_version_wait,
+        secrets=secrets_of(os.environ),
         window_tokens=settings.window_tokens,
         keeps_facts=settings.facts,
         shows_failure_messages=settings.failure_messages,

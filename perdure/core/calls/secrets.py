@@ -3,8 +3,9 @@
 import re
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from perdure.core.text import clean
 
@@ -18,6 +19,25 @@ _MAX_FORM_CHARACTERS = 128
 _BREAK = re.compile(r"(?:\s|\\{1,8}(?:[rn]|u000[ad])|%0[ad])+", re.IGNORECASE)
 """White space within an encoded value. Line breaks can be escaped or percent-encoded."""
 _BASE64_FORMS = {"+": "(?:[+-]|%2B)", "/": r"(?:\\?/|_|%2F)"}
+
+
+_SECRET_NAME = re.compile(r"^PERDURE_SECRET_|(_KEY|_TOKEN|_PASSWORD|_SECRET)$", re.IGNORECASE)
+_MIN_VARIABLE_CHARACTERS = 8
+"""A shorter value of a variable can be a word, such as `none`."""
+
+
+def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the values of an environment that look secret: by the variable's name, and the passwords in URLs."""
+    values = {value for name, value in environ.items() if _SECRET_NAME.search(name)}
+    values |= {_password(value) for value in environ.values() if "://" in value}
+    return tuple(sorted(value for value in values if len(value.strip()) >= _MIN_VARIABLE_CHARACTERS))
+
+
+def _password(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).password or "")
+    except ValueError:  # no URL
+        return ""
 
 
 def without_secrets(text: str, secrets: Collection[str], limit: int | None = None) -> str:
