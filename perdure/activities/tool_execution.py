@@ -33,7 +33,9 @@ from perdure.contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from perdure.core.approvals.validity import (
     GRANTED_STATUSES,
     NOT_PUBLISHED,
+    WORKERS_CHANGED,
     ApprovalValidity,
+    DiffersAt,
     InForce,
     PlannedVersion,
     Refusal,
@@ -144,13 +146,13 @@ async def claim_call(
     if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
     if claim is Claim.UNKNOWN and locked.row.state is CallState.RESERVED and refusal and refusal.by_version:
-        await wait_for_version(deps, tx, call, locked, wait)
+        await wait_for_version(deps, tx, call, locked, wait, has_other=tool is not None)
     if claim in (Claim.UNKNOWN, Claim.LOST):
         return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)
     if claim not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if claim is Claim.DENIED or tool is None or card is None:
-        return await _wait_or_deny(deps, tx, call, locked, refusal, wait)
+        return await _wait_or_deny(deps, tx, call, locked, refusal, wait, has_other=tool is not None)
     if not is_same:
         await need_current_tool(deps, tx, call.agent_id, card.name, locked.tool_version)
     _refuse_while_on_hold(locked)
@@ -210,9 +212,11 @@ async def _wait_or_deny(
     locked: tool_calls.LockedCall,
     refusal: Refusal | None,
     wait: VersionWait,
+    *,
+    has_other: bool,
 ) -> ToolOutcome:
     """Ends an attempt that must not run the call. A call whose approval is outdated or was reissued waits for its
-    reviewers again.
+    reviewers again. `has_other` as for `wait_for_version`.
 
     Raises: UpstreamUnavailable `tool_not_here` while another worker may have the tool in the call's version.
     """
@@ -220,9 +224,14 @@ async def _wait_or_deny(
     if approval is not None and approval.kind == RequestKind.APPROVAL and approval.status == "pending":
         return _not_run(call, None)
     if refusal is not None and refusal.by_version:
-        await wait_for_version(deps, tx, call, locked, wait)
+        await wait_for_version(deps, tx, call, locked, wait, has_other=has_other)
     if refusal is not None and approval is not None and refusal.outdates(approval, locked.row.effect):
-        await reopen_outdated(tx, call.address, call.ask, approval.approval_id, refusal.reason)
+        is_current = refusal.by_version and await _is_published(
+            deps, tx, call.agent_id, call.ask.tool, locked.tool_version
+        )
+        differs_at = DiffersAt.WORKER if is_current else DiffersAt.NOWHERE
+        reason = WORKERS_CHANGED if is_current else refusal.reason
+        await reopen_outdated(tx, call.address, call.ask, approval.approval_id, reason, differs_at=differs_at)
         return _not_run(call, None)
     return await _settle_denied(tx, call, locked, refusal.reason if refusal else None)
 
@@ -267,6 +276,12 @@ def _not_retried(error: Exception) -> ApplicationError:
     return ApplicationError(error.message, *error.details, type=error.type, non_retryable=True)
 
 
+async def _is_published(deps: Deps, tx: Connection, agent_id: str, name: str, version: str) -> bool:
+    agent = await deps.agent_cache.read_published(tx, agent_id)
+    published = agent.card(name) if agent is not None else None
+    return published is not None and published.is_version(version)
+
+
 async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str, version: str) -> None:
     """Raises if another worker may have the tool in the version that a call needs.
 
@@ -275,23 +290,23 @@ async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    agent = await deps.agent_cache.read_published(tx, agent_id)
-    published = agent.card(name) if agent is not None else None
-    if published is not None and published.is_version(version):
+    if await _is_published(deps, tx, agent_id, name, version):
         raise UpstreamUnavailable(TOOL_NOT_HERE, f"this worker does not have {name} in the required version")
 
 
 async def wait_for_version(
-    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, wait: VersionWait
+    deps: Deps, tx: Connection, call: ToolCall, locked: tool_calls.LockedCall, wait: VersionWait, *, has_other: bool
 ) -> None:
-    """Returns if no worker will have the tool in the call's version.
+    """Returns if the call has waited long enough for a worker that has the tool in its version. With `has_other`, this
+    worker has the tool in another one. Without the tool here, a call of the published version waits without a limit.
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
     name, changed_at = call.ask.tool, wait.changed_at
-    wait.changed_at = None
-    await need_current_tool(deps, tx, call.agent_id, name, locked.tool_version)
-    wait.changed_at = changed_at
+    if not has_other:
+        wait.changed_at = None
+        await need_current_tool(deps, tx, call.agent_id, name, locked.tool_version)
+        wait.changed_at = changed_at
     seconds = seconds_of_wait(deps, locked, wait)
     if seconds is not None:
         message = f"this worker does not have {name} in the required version"
@@ -329,7 +344,7 @@ async def reopen_if_changed(
         waits = seconds_of_wait(deps, locked, wait)
         if waits is None:
             about = (call.address, call.ask, approval.approval_id, reason)
-            await reopen_outdated(tx, *about, server_changed=True)
+            await reopen_outdated(tx, *about, differs_at=DiffersAt.SERVER)
             return _not_run(call, None)
     raise UpstreamUnavailable(TOOL_NOT_HERE, reason, retry_after_seconds=waits)
 

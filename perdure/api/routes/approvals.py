@@ -189,9 +189,11 @@ async def _run_checked(services: Services, run: Callable[[str], Awaitable[JSONRe
         try:  # if it was not checked, the request may be decided now
             return await run(unchecked.edit.digest if is_checked else "")
         except EditNotChecked:
+            version = "has the published version of the tool and " if unchecked.version else ""
+            advice = "run `perdure up`, which publishes theirs, or " if unchecked.version else ""
             message = (
-                "No tools worker checked the arguments in time, so nothing was changed; check the tools workers and "
-                "retry"
+                f"No tools worker {version}checked the arguments in time, so nothing was changed; {advice}check the "
+                "tools workers and retry"
             )
             raise UpstreamUnavailable("tool_check_unavailable", message) from None
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from pydantic import JsonValue
 
@@ -25,6 +26,20 @@ TOOL_CHANGED = "The tool has changed since the request"
 """The reason why a call of an earlier version does not run. Another worker may still have that version."""
 SERVER_CHANGED = "The MCP server has changed the tool since the request"
 """The reason why a call does not run until it is reissued: the server lists another version than the published one."""
+WORKERS_CHANGED = "The tools workers have another version of the tool than the published one"
+"""The reason why a call does not run until it is reissued, for the version of the workers or for the published one."""
+
+
+class DiffersAt(StrEnum):
+    """The place where an approved call met another version of its tool than the published one."""
+
+    NOWHERE = ""
+    SERVER = "server"
+    """The tool's MCP server."""
+    WORKER = "worker"
+
+
+_REASONS: Mapping[str, str] = {DiffersAt.SERVER: SERVER_CHANGED, DiffersAt.WORKER: WORKERS_CHANGED}
 OUTDATED_BY_VERSION = (
     "open approvals that this version makes outdated: {count}, of {tools}; reissue or reject them, or publish the old "
     "version again"
@@ -63,19 +78,19 @@ class InForce:
 
 
 def outdated_reason(
-    policy_digest: str, tool_version: str, in_force: InForce | None, *, server_changed: bool = False
+    policy_digest: str, tool_version: str, in_force: InForce | None, *, differs_at: str = DiffersAt.NOWHERE
 ) -> str | None:
     """Returns what changed after the request was opened, or None if the request is still valid.
 
     `policy_digest` is empty if it was not recorded. `in_force` must be None if the agent is not published.
-    `server_changed` means that the tool's MCP server did not list this version when the approved call started.
+    `differs_at` is the place where the approved call met another version (`DiffersAt`).
     """
     if in_force is None:
         return NOT_PUBLISHED
     if policy_digest and policy_digest not in in_force.policy_digests:
         return "The approval policy has changed since the request"
     if tool_version in in_force.tool_versions:
-        return SERVER_CHANGED if server_changed else None
+        return _REASONS.get(differs_at)
     return TOOL_CHANGED if in_force.tool_versions else TOOL_REMOVED
 
 

@@ -19,6 +19,7 @@ from perdure.contracts.values import digest_of
 from perdure.core.agents.tool_versions import version_difference
 from perdure.core.approvals.assignments import reissue_refusal
 from perdure.core.approvals.decisions import Decider
+from perdure.core.approvals.validity import DiffersAt
 from perdure.core.calls.arguments import freeze_arguments
 from perdure.store import audit
 from perdure.store.agents import card_of_version, published_agent
@@ -34,7 +35,7 @@ _UNDECIDED = """
   claimed_until = NULL, version = version + 1
 """
 _REOPEN = f"""
-UPDATE approvals SET {_UNDECIDED}, revision = $2, server_changed = $3,
+UPDATE approvals SET {_UNDECIDED}, revision = $2, differs_at = $3,
   expires_at = clock_timestamp() + make_interval(secs => expires_seconds),
   fallback_at = clock_timestamp() + CASE WHEN escalated_at IS NULL  -- an escalation moves expires_at
     THEN fallback_at - (expires_at - make_interval(secs => expires_seconds)) ELSE fallback_at - requested_at END
@@ -49,7 +50,7 @@ WHERE turn_id = $1 AND call_id = $2
 """The next activity of the call starts with attempt 1, maybe in the same run, so no attempt is recorded. The next epoch
 ensures that an attempt that had reserved the call settles nothing. It does not count as an attempt."""
 _REISSUE = f"""
-UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL, server_changed = false,
+UPDATE approvals SET {_UNDECIDED}, assignee = NULL, escalated_at = NULL, fell_back_at = NULL, differs_at = '',
   expires_at = clock_timestamp() + make_interval(secs => $2::int), fallback_at = now() + make_interval(secs => $3::int),
 """
 _REQUESTED = "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
@@ -61,7 +62,7 @@ _VOID_VOTES = "UPDATE approval_votes SET voided_at = clock_timestamp() WHERE app
 _POLICY = ("reviewer_role", "reviewers", "quorum", "allow_self_approval", "hold_seconds", "escalation_role")
 """The columns of a request that its policy's digest covers."""
 _OPEN = f"""
-SELECT id, status, kind, tool, agent_id, tool_version, risk, policy_digest, server_changed FROM approvals a
+SELECT id, status, kind, tool, agent_id, tool_version, risk, policy_digest, differs_at FROM approvals a
 WHERE ({OPEN} OR status = 'edited' OR status = 'approved' AND kind = 'approval')
 """
 """The conditions of two indexes: all approved checkpoints and answers, which stay approved, are not read."""
@@ -114,17 +115,17 @@ async def reopen_outdated(
     approval_id: str,
     reason: str,
     *,
-    server_changed: bool = False,
+    differs_at: DiffersAt = DiffersAt.NOWHERE,
 ) -> None:
     """Voids a given approval that no longer covers its call, and opens its request again with a new deadline. An
     attempt that had reserved the call, and left nothing behind, loses it. `tx` must hold the turn's lock.
 
-    The arguments stay, with a reviewer's edits. The request is outdated until it is reissued. `server_changed` means
-    that the tool's MCP server lists another version than the published one, so that only this request shows it.
+    The arguments stay, with a reviewer's edits. The request is outdated until it is reissued. `differs_at` is where
+    the call met another version than the published one, so that only this request shows it.
     """
     row = await tx.fetchrow("SELECT decision FROM approvals WHERE id = $1 FOR UPDATE", approval_id)
     edited = _edited(row["decision"] if row else None)
-    expires_at = await tx.fetchval(_REOPEN, approval_id, edited, server_changed)
+    expires_at = await tx.fetchval(_REOPEN, approval_id, edited, differs_at)
     if expires_at is None:
         return
     await tx.execute(_FREE, address.turn_id, ask.call_id)
@@ -184,7 +185,7 @@ def _require_check(review: Review, card: ToolCard, args: dict[str, JsonValue], c
     """Raises: EditNotChecked if the types of the new version must check the arguments, or its MCP server's list the
     version."""
     digest = digest_of({"version": card.version, "args": args})
-    is_refused_version = review.row["server_changed"] and card.is_version(review.row["tool_version"])
+    is_refused_version = bool(review.row["differs_at"]) and card.is_version(review.row["tool_version"])
     if (card.checks or is_refused_version) and digest != checked_digest:
         proposal = EditRef(approval_id=review.approval_id, digest=digest, proposal=new_id())
         raise EditNotChecked(review.address, proposal, args, card.version)

@@ -381,8 +381,8 @@ async def find_outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dic
         agent, in_force = current.get(row["agent_id"]), None
         if agent is not None:
             in_force = InForce(digests_for(row["agent_id"], row["risk"]), agent.tools.get(row["tool"], ()))
-        changed = row["server_changed"]
-        why = outdated_reason(row["policy_digest"], row["tool_version"], in_force, server_changed=changed)
+        where = row["differs_at"]
+        why = outdated_reason(row["policy_digest"], row["tool_version"], in_force, differs_at=where)
         if why is not None:
             outdated[str(row["id"])] = why
     return outdated

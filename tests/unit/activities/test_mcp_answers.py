@@ -31,6 +31,7 @@ from perdure.activities.toolbox.mcp.wire import Note, Wire
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.contracts.mcp import McpServer
 from perdure.contracts.values import canonical_json
+from perdure.core.calls.secrets import secrets_of
 from perdure.egress import EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable, result_of
 from tests.unit.apps.tool_contexts import card, context
@@ -228,14 +229,24 @@ class _Mute(ToolRefused):
         raise SystemExit
 
 
+ENVIRON = {
+    "LEVEL": "info",
+    "OPENAI_API_KEY": "none",
+    "PERDURE_SECRET_DESK": "walrus-99",
+    "DATABASE_URL": "postgresql://app:walrus%2F77@db/x",
+}
+
+
 def test_a_servers_secrets_are_not_in_its_failures() -> None:
+    """Nor are the secrets of the worker's environment."""
     echo = f"no {SECRET} {quote(SECRET, safe='')}"
     tool = McpTool(card("opaque"), McpSession(SERVER, Path(), Path(), {"key": SECRET}.get))
     messages = [str(failure("opaque", mcp_error(code, echo), sent=True)) for code in (OWN, NO_METHOD)]
     messages.append(error_of(answer(text(f"{'x' * (MAX_ERROR_CHARACTERS - 12)} {echo}")), tool.session.secrets()))
     toolbox = Toolbox((), lambda name: None, httpx.AsyncClient())
-    deps = cast("Deps", SimpleNamespace(toolbox=toolbox, shows_failure_messages=True))
+    deps = cast("Deps", SimpleNamespace(toolbox=toolbox, shows_failure_messages=True, secrets=secrets_of(ENVIRON)))
     report = FailureReport.of(deps, tool, tool.card, "t", "c")
+    assert report.words_of(" ".join(ENVIRON.values()) + " walrus/77") == "info none … … …"
     claimed = cast("ClaimedCall", SimpleNamespace(card=card("read"), report=report, tool=tool))
     made = context(card("read"))
     messages.append(_not_done(claimed, ToolRefused(echo), ToolRefused(echo), made).message)
