@@ -1,33 +1,12 @@
-"""The chart builder on a really running stack: killed while it waits, asked from the command line."""
+"""The chart builder on a really running stack, asked from the command line and killed while it waits."""
 
 import json
-from pathlib import Path
 
 from perdure import Client
-from perdure.sdk.tables.client_side import ClientTable, finish
 from tests.acceptance.command import Command
-from tests.acceptance.running import WORKERS, RunningStack
+from tests.acceptance.running import RunningStack
 
 AGENT = "chart_builder"
-
-
-def test_a_turn_waiting_for_its_client_survives_the_death_of_every_worker(stack: RunningStack, tmp_path: Path) -> None:
-    path = tmp_path / "sales.csv"
-    path.write_text("region,sales\nNorth,30\nSouth,10\nNorth,5\n")
-    kept = ClientTable.read(path)
-    with Client(stack.api, stack.token("requester")) as perdure:
-        conversation = perdure.conversations.create(AGENT)
-        turn = perdure.turns.start(conversation.id, "Plot sales by region", metadata={"client_table": kept.describe()})
-        waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
-        assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
-        killed = stack.kill(*WORKERS)
-        made = finish(perdure, turn.turn_id, kept, timeout_seconds=120)
-        stack.wait_restarted(killed)
-    assert made.turn.status == "completed", made.turn.error
-    assert made.specification is not None
-    assert made.specification["data"]["values"] == [{"region": "North", "sales": 35}, {"region": "South", "sales": 10}]
-    assert made.turn.nodes.count("entry_classif_message_type") == 1, "nothing was asked twice"
-    assert made.png()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_command_answers_a_question_after_a_restart_of_the_worker(stack: RunningStack, perdure: Command) -> None:

@@ -84,6 +84,20 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
     assert await published(db) == SIX
 
 
+async def test_a_start_counts_the_approvals_that_it_makes_outdated(
+    requester: Caller, urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turn = (await requester.post("/v1/execute", json={"agent": "refunds", "message": "Refund order 1042"})).json()
+    app = Path(shutil.copytree(SHIPPED / "refunds", tmp_path / "refunds"))
+    (tools,) = (app / "tools").glob("*.py")
+    tools.write_text(tools.read_text().replace('effect="keyed"', 'effect="keyed", version="2"'))
+    for counted in (True, False):
+        await republish(urls, tmp_path / "home", PERDURE_APP=str(app))
+        assert ("refund (1)" in capsys.readouterr().err) is counted, "each once"
+    await requester.post(f"/v1/turns/{turn['turn_id']}/stop")
+    await republish(urls, tmp_path, PERDURE_EXAMPLES="true")
+
+
 async def test_a_worker_names_published_agents_that_it_lacks_and_serves_on(template: Template, db: Database) -> None:
     """As before the first migration: the database is there, its tables are not."""
     url = urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres"))
