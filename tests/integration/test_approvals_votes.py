@@ -212,13 +212,6 @@ async def test_the_limit_of_decisions_a_minute_holds_for_each_user_under_concurr
     assert await decides(policies, left, "bob", per_minute=5) == "approved", "others have a limit of their own"
 
 
-async def test_of_many_simultaneous_claims_one_succeeds(policies: Policies) -> None:
-    _, request = await policies.request_approval("plain")
-    people = ["ann", "bob", "carl", "reviewer"]
-    answers = await gathered(*(does(policies, assignments.claim, request, name, 900) for name in people))
-    assert sorted(map(str, answers)) == ["claimed"] * 3 + ["done"]
-
-
 async def waited(policies: Policies, request: RequestRef) -> None:
     await policies.set(request, "fallback_at = clock_timestamp()")
 

@@ -142,15 +142,6 @@ async def test_a_call_starts_only_within_the_turns_remaining_budget(harness: Har
     assert await code_of(harness, call) is None
 
 
-async def test_a_new_run_of_the_turn_takes_a_call_over(harness: Harness) -> None:
-    call = await begun(harness, Line("hello"))
-    columns = "tenant_id, turn_id, call_id, epoch, run_id, attempt, model"
-    values = "'local', $1, 'm1', 3, 'run-0', 9, 'spoken'"
-    await harness.write(f"INSERT INTO model_calls ({columns}) VALUES ({values})", call.address.turn_id)
-    assert await code_of(harness, call) is None
-    assert await harness.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
-
-
 @pytest.mark.parametrize(("how", "code"), [("stop", "stopped"), ("finish", "turn_ended")])
 async def test_an_ended_turn_claims_nothing_but_reads_a_settled_reply(harness: Harness, how: str, code: str) -> None:
     call, settled = await begun(harness, Line("hello")), await begun(harness, Line("hello"))

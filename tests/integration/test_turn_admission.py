@@ -110,15 +110,6 @@ async def test_a_user_has_a_maximum_of_open_turns(harness: Harness) -> None:
     await harness.start(Line("again"), caps=caps)
 
 
-async def test_simultaneous_starts_in_many_conversations_obey_the_users_limit(harness: Harness) -> None:
-    conversations = [await harness.conversation(by="reviewer") for _ in range(20)]
-    caps = Caps(turns_a_user=3)
-    starts = [harness.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations]
-    answers = await gathered(*starts)
-    assert Counter(each.code for each in answers if isinstance(each, CallerError)) == {"too_many_turns": 17}
-    assert len([each for each in answers if isinstance(each, tuple)]) == 3
-
-
 async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conversation(harness: Harness) -> None:
     conversation_id, person = await harness.conversation(), harness.people["requester"]
     async with harness.db.transaction("local") as tx:

@@ -13,24 +13,13 @@ from perdure.activities.providers.provider import Complete, Draft, DraftCall, Pr
 from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import Usage
 from tests.doubles.providers.client import UNWARNED, RecordingClient
-from tests.doubles.providers.script import CONTENT_POLICY, Call, Fault, Step
+from tests.doubles.providers.script import Call, Fault, Step
 from tests.doubles.providers.server import ProviderDouble
 
 pytestmark = UNWARNED
 
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/gpt-4o-mini"
-HALF = Call(name="pay", arguments='{"amount": 1')
 ROUTES = ("openai/m", "mistral/m", "deepseek/m", "hosted_vllm/m", "openrouter/a/m", "groq/m", "together_ai/m", "xai/m")
-
-
-async def test_half_a_call_is_dropped_and_a_whole_one_is_returned(client: RecordingClient) -> None:
-    for text in ("And", ""):
-        await client.ask(Step(text=text, calls=(HALF,), finish_reason="length"))
-        last = client.complete
-        assert (client.text, last.finish_reason, last.truncated, last.tool_calls) == (text, "length", True, ())
-    await client.ask(Step(calls=(Call(name="look_up", arguments={"a": 1}),), finish_reason="stop"))
-    last = client.complete
-    assert (last.finish_reason, last.truncated, len(last.tool_calls)) == ("tool_calls", False, 1)
 
 
 @pytest.mark.parametrize("model", ROUTES)
@@ -41,19 +30,6 @@ async def test_no_route_makes_a_cut_or_broken_answer_whole(client: RecordingClie
         with pytest.raises(UpstreamUnavailable) as raised:
             await client.ask(Step(text="And then", finish_reason=reason), model=model)
         assert raised.value.code == "model_unreadable"
-
-
-@pytest.mark.parametrize("calls", [
-    (Call(name="a", id="same"), Call(name="b", id="same"), Call(name="c", id="same")),
-    (Call(name="a", id=""), Call(name="b", id=""), Call(name="c", id="call_1")),
-    (Call(name="a", id="x", index=0), Call(name="b", id="y", index=0), Call(name="c", id="z", index=0)),
-    (Call(name="a", index=7), Call(name="b", index=3), Call(name="c", index=5)),
-], ids=["repeated ids", "missing ids", "one index for all", "indices out of order"])  # fmt: skip
-async def test_odd_ids_and_indices_lose_no_call(client: RecordingClient, calls: tuple[Call, ...]) -> None:
-    await client.ask(Step(calls=calls))
-    drafts = client.complete.tool_calls
-    assert [(draft.name, draft.raw_arguments) for draft in drafts] == [("a", "{}"), ("b", "{}"), ("c", "{}")]
-    assert len({draft.provider_id for draft in drafts} - {""}) == 3
 
 
 async def test_reasoning_is_separated_from_text_and_broken_arguments_are_passed_on(client: RecordingClient) -> None:
@@ -84,14 +60,9 @@ async def test_halves_parts_and_tags_are_text_and_reasoning(client: RecordingCli
     assert error.code == "model_empty_answer" and error.retryable
 
 
-@pytest.mark.parametrize(("step", "reason"), [
-    *((Step(text=" \n "), "stop"), (Step(), "stop"), (CONTENT_POLICY, "content_filter")),
-    *((Step(finish_reason=reason), reason) for reason in ("length", "content_filter")),
-])  # fmt: skip
-async def test_a_continuation_can_add_nothing(client: RecordingClient, step: Step, reason: str) -> None:
-    await client.ask(step, continues=True)
+async def test_a_continuation_can_add_nothing(client: RecordingClient) -> None:
+    await client.ask(Step(), continues=True)
     assert [type(chunk) for chunk in client.chunks] == [Complete]
-    assert (client.complete.finish_reason, client.complete.truncated) == (reason, reason != "stop")
 
 
 async def test_a_pause_before_the_first_word_is_an_end_without_calls(client: RecordingClient) -> None:
@@ -130,15 +101,9 @@ async def test_reported_usage_is_priced_with_its_cached_tokens(client: Recording
     assert client.complete.usage == expected
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [{}, {"prompt_tokens": -5, "completion_tokens": "many"}, {"prompt_tokens": 10**12, "completion_tokens": None}],
-    ids=["missing", "nonsense", "absurd"],
-)
-async def test_impossible_usage_is_estimated_and_the_answer_is_kept(client: RecordingClient, usage: Any) -> None:
-    await client.ask(Step(text="hello to you all", usage=usage))
+async def test_impossible_usage_is_estimated_and_the_answer_is_kept(client: RecordingClient) -> None:
+    await client.ask(Step(text="hello to you all", usage={"prompt_tokens": 10**12, "completion_tokens": None}))
     counted = client.complete.usage
-    assert client.text == "hello to you all" and len(client.double.requests) == 1
     assert 0 < counted.input_tokens < 100 and 0 < counted.output_tokens < 100 and 0 < counted.cost_microusd < 1000
 
 

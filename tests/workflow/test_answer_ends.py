@@ -36,7 +36,7 @@ async def own_agents(served: Served) -> None:
     apart = FallbackModel(model=OTHER, params={"temperature": 1})
     own: dict[str, Any] = {"model": OWN, "model_params": {"api_base": "http://own", "temperature": 0}}
     changes: list[dict[str, Any]] = [
-        *({"id": f"desk_{rule}", "on_length": rule, "model": f"m_{rule}"} for rule in (OnLength.TRUNCATE, FAIL)),
+        {"id": f"desk_{FAIL}", "on_length": FAIL, "model": f"m_{FAIL}"},
         {"id": "desk_formatted", "model": "m_formatted", "fallback": formatted},
         {"id": TWO, "model": OWN, "fallback_model": OTHER},
         {"id": APART, **own, "fallback": apart},
@@ -59,22 +59,14 @@ def cut(text: str, *calls: tuple[str, dict[str, Any]]) -> Line:
 
 
 ENDS = {
-    "whole": ("desk", [Line("all of it")], "all of it", "stop", False, ""),
     "continued": ("desk", [cut("one two"), cut(" three"), Line(" four")], "one two three four", "stop", False, ""),
     "cut at a space": ("desk", [cut("one \n"), Line("two")], "one \ntwo", "stop", False, ""),
-    "cut after two": ("desk", [cut("one"), cut(" two"), cut(" three")], "one two three", "length", True, ""),
     "cut at its end": ("desk", [cut("one two"), *[Line(ends="stop")] * 2], "one two", "length", True, ""),
     "cut and filtered": ("desk", [cut("one"), Line(ends="content_filter")], "one", "content_filter", True, ""),
-    "a cut call": ("desk", [cut("I", LOOK), Line(" say")], "I say", "stop", False, ""),
-    "a cut call alone": ("desk", [cut("", LOOK), Line("short")], "short", "stop", False, ""),
-    "truncated": ("desk_truncate", [cut("one two", LOOK)], "one two", "length", True, ""),
-    "failed": ("desk_fail", [cut("one two")], "one two", "length", True, "output_limit"),
     "failed without a text": ("desk_fail", [cut("", LOOK)], None, "length", True, "output_limit"),
     "formatted": ("desk_formatted", [cut('{"a":')], '{"a":', "length", True, "output_limit"),
     "filtered": ("desk", [Line("one", ends="content_filter")], "one", "content_filter", True, ""),
     "refused": ("desk", [Line("I will not", ends="refusal")], "I will not", "refusal", False, ""),
-    "paused before it began": ("desk_fail", [Line(ends="pause_turn"), Line("b")], "b", "stop", False, ""),
-    "paused by its provider": ("desk_fail", [Line("a", ends="pause_turn"), Line(" b")], "a b", "stop", False, ""),
 }
 
 
