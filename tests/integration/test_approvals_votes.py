@@ -404,18 +404,6 @@ async def reviewer_choices(policies: Policies, request: RequestRef) -> tuple[Any
     return one["outdated"], one["allowed_decisions"]
 
 
-async def test_a_change_of_a_policys_deadlines_voids_no_request(policies: Policies) -> None:
-    address, request = await policies.request_approval("plain")
-    await policies.harness.decide(request.request_id)
-    call = await policies.harness.tool_call(address, "t1.0", agent_id="plain")
-    await policies.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
-    try:
-        done = await policies.harness.activity(ToolActivities(policies.harness.deps).run, call)
-        assert done.state is CallState.DONE
-    finally:
-        await policies.republish({})
-
-
 @pytest.mark.parametrize("what", ["policy", "tool"])
 async def test_an_outdated_request_says_so_and_can_only_be_rejected(policies: Policies, what: str) -> None:
     address, request = await policies.request_approval("plain")

@@ -208,14 +208,6 @@ async def test_a_failed_call_reserves_nothing_while_it_waits_for_its_retry(harne
     assert (await row(harness, agent_id))[:2] == (used + 10, cost + 10)
 
 
-async def test_a_stop_releases_the_reservation_of_its_call(harness: Harness) -> None:
-    agent_id = await limited_agent(harness, max_tokens=1_000)
-    call = await begun(harness, agent_id)
-    await harness.stop(call.address.turn_id)
-    assert (await ask(harness, call)).problem is not None
-    assert await row(harness, agent_id) == (0, 0, 0, 0)
-
-
 @pytest.mark.sized
 async def test_any_order_of_claims_deaths_settles_and_ends_leaves_nothing_reserved(harness: Harness) -> None:
     agent_id = await limited_agent(harness, max_tokens=2_000)

@@ -318,16 +318,6 @@ async def test_a_silent_receiver_delays_no_other(webhook_app: WebhookApp, monkey
     assert waiting["problem"]
 
 
-async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_next(webhook_app: WebhookApp) -> None:
-    await webhook_app.request_approval()
-    claimed = await webhook_app.relay.pool.fetch(
-        "UPDATE perdure.notices SET due_at = now() + interval '60 seconds' RETURNING id"
-    )
-    assert len(claimed) == 1 and await webhook_app.deliver() == 0
-    await webhook_app.time_passes()
-    assert await webhook_app.deliver() == len(webhook_app.receiver.notices) == 1
-
-
 async def test_a_notice_is_committed_with_its_change_or_not_at_all(webhook_app: WebhookApp) -> None:
     _, request = await webhook_app.request_approval()
     await webhook_app.deliver()

@@ -404,24 +404,6 @@ async def test_a_user_has_a_maximum_of_simultaneous_uploads(api_process: ApiProc
         assert (await upload()).status_code == 201, "the others are over, and count no more"
 
 
-async def test_a_file_too_large_is_refused_with_or_without_a_length(
-    api_process: ApiProcess, people: dict[str, Person]
-) -> None:
-    async def endless() -> AsyncIterator[bytes]:
-        for _ in range(40):
-            yield b"x" * MIB
-
-    async with client_of(api_process, people["requester"]) as client:
-        path = await new_conversation(client)
-        for given in (endless(), b"x" * (21 * MIB)):
-            head = {"Content-Type": "text/plain"}
-            sent = await client.post(path, params={"name": "a.txt"}, content=given, headers=head)
-            error = sent.json()["error"]
-            assert (sent.status_code, error["code"]) == (413, "too_large")
-            assert error["details"] == {"limit_bytes": 20 * MIB, "variable": "PERDURE_UPLOAD_BYTES"}
-        assert (await client.get(path)).json()["items"] == []
-
-
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a million columns": (
         lambda: b",".join(b"c%d" % n for n in range(1_000_000)) + b"\n" + b",".join([b"1"] * 1_000_000),

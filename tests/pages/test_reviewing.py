@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from perdure.contracts.events import PendingEvent
-from perdure.contracts.memory import Risk, Scope
+from perdure.contracts.memory import Risk
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.approvals.decisions import Decision
 from perdure.pages.approvals.page import DEFAULT_REJECT_REASONS
@@ -253,29 +253,13 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     await window.checked()
 
 
-async def test_a_promotion_is_read_and_decided_without_javascript_and_on_a_phone(site: Site) -> None:
-    library, db = Library(site.harness.db, site.harness.people), site.harness.db
-    told = {"scope": Scope.WORKSPACE, "document_type": "runbook"}
-    await library.write("pages/tone", "Answer briefly.\nUse names.", by="admin", **told)  # type: ignore[arg-type]
-
-    async def proposed(path: str, text: str) -> str:
-        made = await library.write(path.replace("/", "-"), text)
-        source, target = await library.read(made.ref.document_id), Target("workspace_conventions", path, Risk.HIGH)
-        async with db.transaction("local") as tx:
-            found = await documents_promotions.propose(
-                tx, library.writer("requester", agent=True), source, target, Basis("seen in three turns")
-            )
-        return str(found["id"])
-
-    changed, fresh = await proposed("pages/tone", "Answer at length.\nUse names."), await proposed("pages/b", "New.")
-    page = (await site.visit("admin", java_script_enabled=False)).page
-    await page.get_by_role("link", name="2 texts").click()
-    await page.locator(f'a[href="/review/memory/{changed}"]').click()
-    await expect(page.locator("del")).to_contain_text("Answer briefly.")
-    await expect(page.locator("ins")).to_contain_text("Answer at length.")
-    await page.get_by_role("button", name="Approve").click()
-    await expect(page.locator(".callout.good")).to_contain_text("admin")
-    phone = await site.visit("admin", f"/review/memory/{fresh}", viewport=NARROW, has_touch=True)
+async def test_a_promotion_is_decided_on_a_phone(site: Site) -> None:
+    library, target = Library(site.harness.db, site.harness.people), Target("workspace_conventions", "b", Risk.HIGH)
+    source = await library.read((await library.write("pages-b", "New.")).ref.document_id)
+    async with site.harness.db.transaction("local") as tx:
+        writer, basis = library.writer("requester", agent=True), Basis("seen in three turns")
+        found = await documents_promotions.propose(tx, writer, source, target, basis)
+    phone = await site.visit("admin", f"/review/memory/{found['id']}", viewport=NARROW, has_touch=True)
     await phone.page.get_by_role("button", name="Reject").click()
     await expect(alarm(phone.page)).to_be_visible()
     await phone.checked()
@@ -285,11 +269,6 @@ async def test_a_promotion_is_read_and_decided_without_javascript_and_on_a_phone
     await expect(phone.page.locator(".callout.bad")).to_contain_text("not yet")
     await phone.page.goto("/review/memory?all=1")
     await phone.checked()
-    async with db.transaction("local") as tx:
-        rows = await tx.fetch("SELECT path, status FROM memory_promotions ORDER BY path")
-    assert [(row["path"], row["status"]) for row in rows] == [("pages/b", "rejected"), ("pages/tone", "approved")]
-    await page.goto("/review")
-    await expect(page.get_by_role("link", name=re.compile("text"))).to_have_count(0)
 
 
 async def test_hidden_tabs_send_no_requests(site: Site) -> None:

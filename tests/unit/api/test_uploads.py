@@ -44,6 +44,9 @@ async def test_an_upload_over_its_limit_ends_and_its_space_is_freed(tmp_path: Pa
         assert (refused.value.code, refused.value.http) == ("too_large", 413)
         assert refused.value.details["limit_bytes"] == 1_000
     assert receiver._reserved_bytes == 0 and not receiver._uploads_by_user
+    assert [receiver.check_length(announced) for announced in ("", "-1", "1000")] == [None, None, 1_000]
+    with pytest.raises(CallerError):
+        receiver.check_length("1001")
 
 
 async def test_a_stalled_body_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
