@@ -81,13 +81,9 @@ class Turns:
         for approval_id in (await self.read(turn_id))["waiting_for"]["ids"]:
             shown = await json_of(self.reviewer.get(f"/v1/approvals/{approval_id}"))
             sent = datetime.now(UTC)
-            await self.decide(shown, "approve")
+            body = {"decision": "approve", "digest": shown["digest"]}
+            await json_of(self.reviewer.post(f"/v1/approvals/{approval_id}/decision", json=body))
         return sent
-
-    async def decide(self, shown: dict[str, Any], decision: str, **given: Any) -> None:
-        """Decides as the reviewer, on the digest that was shown."""
-        body = {"decision": decision, "digest": shown["digest"], **given}
-        await json_of(self.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body))
 
     async def unknown_effects(self) -> dict[str, str]:
         """The keys of the effects with an unknown outcome, by turn."""

@@ -26,7 +26,7 @@ from perdure.store.delivery.outbox import Note, Wake
 from perdure.temporal.workflow_client import TASK_TIMEOUT, Notifier
 from perdure.worker import outbox as loop
 from perdure.worker import webhooks as posts
-from perdure.worker.outbox import PERMANENT_REJECTIONS, START_ATTEMPTS, deliver_due, run_relay
+from perdure.worker.outbox import START_ATTEMPTS, deliver_due, run_relay
 from perdure.worker.webhooks import WebhookEgress, WebhookSender, send_deliveries
 from tests.conftest import Urls
 from tests.doubles.message_script import Line
@@ -195,10 +195,6 @@ async def test_a_turn_temporal_refuses_fails_after_tries(harness: Harness, relay
 @pytest.mark.parametrize(("kind", "status"), [
     (Wake.START, RPCStatusCode.UNAVAILABLE),
     (Wake.REQUEST, RPCStatusCode.INVALID_ARGUMENT),  # a refused wake signal ends nothing
-    *(
-        pytest.param(Wake.START, status, marks=pytest.mark.soak)
-        for status in {*RPCStatusCode} - {*PERMANENT_REJECTIONS, RPCStatusCode.OK, RPCStatusCode.UNAVAILABLE}
-    ),
 ])  # fmt: skip
 async def test_temporary_start_failures_and_wake_signals_are_retried_without_limit(
     harness: Harness, relay: Database, temporal: Client, kind: Wake, status: RPCStatusCode

@@ -53,13 +53,6 @@ async def test_no_app_withdraws_no_agent(urls: Urls, db: Database, tmp_path: Pat
     assert any(all(f"{each} (" in line for each in SIX) for line in said)
 
 
-async def test_another_app_withdraws_the_rest(urls: Urls, db: Database, tmp_path: Path) -> None:
-    gone = await republish(urls, tmp_path, PERDURE_APP=str(DESK))
-    assert await published(db) == {"desk"} and sum(each in line for line in gone for each in SIX) >= len(SIX)
-    await republish(urls, tmp_path, PERDURE_EXAMPLES="true")
-    assert await published(db) == SIX
-
-
 async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls, db: Database, tmp_path: Path) -> None:
     app = tmp_path / "desk"
     shutil.copytree(DESK, app)
@@ -84,15 +77,17 @@ async def test_a_mistake_shown_at_the_starts_end_is_in_the_log_alone(urls: Urls,
     assert await published(db) == SIX
 
 
-async def test_a_start_counts_the_approvals_that_it_makes_outdated(
-    requester: Caller, urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_another_app_withdraws_the_rest_and_counts_the_approvals_that_it_makes_outdated(
+    requester: Caller, urls: Urls, db: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turn = (await requester.post("/v1/execute", json={"agent": "refunds", "message": "Refund order 1042"})).json()
     app = Path(shutil.copytree(SHIPPED / "refunds", tmp_path / "refunds"))
     (tools,) = (app / "tools").glob("*.py")
     tools.write_text(tools.read_text().replace('effect="keyed"', 'effect="keyed", version="2"'))
     for counted in (True, False):
-        await republish(urls, tmp_path / "home", PERDURE_APP=str(app))
+        gone = await republish(urls, tmp_path / "home", PERDURE_APP=str(app))
+        assert await published(db) == {"refunds"}
+        assert not counted or all(each in str(gone) for each in SIX - {"refunds"})
         assert ("refund (1)" in capsys.readouterr().err) is counted, "each once"
     await requester.post(f"/v1/turns/{turn['turn_id']}/stop")
     await republish(urls, tmp_path, PERDURE_EXAMPLES="true")

@@ -112,20 +112,6 @@ async def test_resuming_at_any_event_id_loses_and_repeats_nothing(streams: Strea
         assert all("at" in event.data and event.id for event in both[:-1])
 
 
-async def test_a_wiped_valkey_costs_tokens_but_never_text(streams: Streams, turn: TurnWriter, valkey: Valkey) -> None:
-    await turn.claim("m1")
-    await turn.speak("m1", "Hello ")
-    async with aclosing(of_turn(streams, turn)) as stream:
-        sent = await read_until(stream, lambda sent: sent[-1].kind == "token")
-        await valkey.client.flushall()
-        await turn.speak("m1", "there")
-        await turn.settle("m1", "Hello there")
-        await turn.finish()
-        sent += await whole(stream)
-    assert text_of(sent) == "Hello there"
-    assert text_of([*sent[:3], *(await whole(of_turn(streams, turn, sent[2].id)))]) == "Hello there"
-
-
 async def test_a_turns_stream_has_that_turn_only(streams: Streams, turn: TurnWriter, people: dict[str, Person]) -> None:
     await one_call(turn)
     second = await TurnWriter.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)

@@ -78,22 +78,6 @@ async def test_a_queue_holds_twenty_turns_and_runs_them_in_order(harness: Harnes
     assert await harness.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) is None
 
 
-async def test_a_turn_sees_earlier_messages_and_none_of_queued_turns(harness: Harness) -> None:
-    conversation_id = await harness.conversation()
-    queued: Any = {"conversation_id": conversation_id, "on_busy": OnBusy.QUEUE, "caps": MANY}
-    turns = [(await harness.start(Line(f"answer {n}"), **queued))[0] for n in range(3)]
-    for number, address in enumerate(turns):
-        reply = await harness.activity(ModelActivities(harness.deps).complete, await harness.model_call(address))
-        assert reply.message is not None
-        said = [str(message["content"]) for message in harness.model.seen[-1].messages if message["role"] != "system"]
-        assert len(said) == 2 * number + 1, said
-        for earlier in range(number):
-            assert f"answer {earlier}" in said[2 * earlier]
-            assert said[2 * earlier + 1] == f"answer {earlier}"
-        assert f"answer {number}" in said[-1]
-        await end(harness, address, transcript=(reply.message.id,))
-
-
 async def test_a_user_has_a_maximum_of_open_turns(harness: Harness) -> None:
     open_now = await harness.value("SELECT count(*) FROM turns WHERE ended_at IS NULL")
     caps = Caps(turns_a_user=open_now + 1)

@@ -13,7 +13,7 @@ from perdure.activities.providers.provider import Complete, Draft, DraftCall, Pr
 from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.turns import Usage
 from tests.doubles.providers.client import UNWARNED, RecordingClient
-from tests.doubles.providers.script import Call, Fault, Step
+from tests.doubles.providers.script import Call, Step
 from tests.doubles.providers.server import ProviderDouble
 
 pytestmark = UNWARNED
@@ -81,12 +81,6 @@ async def test_line_ends_of_unicode_end_no_line_on_any_wire(client: RecordingCli
 async def test_equal_pieces_are_an_answer(client: RecordingClient, model: str) -> None:
     await client.ask(Step(text="---- " * 500), model=model)
     assert client.text == "---- " * 500
-
-
-async def test_text_that_postgres_cannot_store_is_repaired(client: RecordingClient) -> None:
-    await client.ask(Step(fault=Fault.LONE_SURROGATES))
-    assert client.text == "half a \ufffd face and a \ufffd."
-    client.text.encode()
 
 
 async def test_reported_usage_is_priced_with_its_cached_tokens(client: RecordingClient) -> None:

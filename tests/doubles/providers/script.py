@@ -46,7 +46,6 @@ class Fault(StrEnum):
     HANG_AT_ONCE = "hang_at_once"  # the request is read and never answered
     ENDLESS = "endless"  # words without end, never the same twice
     HUGE_ARGUMENTS = "huge_arguments"  # a tool call with 5 MB of arguments
-    LONE_SURROGATES = "lone_surrogates"  # text that JSON can carry and UTF-8 cannot, and a NUL
 
 
 class Call(BaseModel):

@@ -309,7 +309,6 @@ def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:
         Fault.NO_CALLS: calls,
         Fault.NAMELESS_CALL: line(chunk(model, nameless)) + calls,
         Fault.ERROR_IN_STREAM: line({"error": broke_off}) + DONE,
-        Fault.LONE_SURROGATES: line(chunk(model, {"content": "half a \ud83d face and a \x00."})) + stop,
     }
     if fault in said:
         yield said[fault]
