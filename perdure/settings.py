@@ -293,8 +293,8 @@ class Settings(BaseSettings):
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
     """Lets graphs store facts. If false, memory is unavailable to them."""
     failure_messages: bool = Field(default=True, alias="PERDURE_FAILURE_MESSAGES")
-    """Shows the messages of tools' exceptions, without secrets, to the users who can see the calls. If false, only
-    their class and place are shown."""
+    """Shows the messages of tools' exceptions, without secrets, to the users who can see the calls. If false, later
+    failures have only class and place. Messages from before stay."""
     stuck_after: int = Field(default=900, ge=0, alias="PERDURE_STUCK_AFTER")
     """Seconds after the first failure at which the relay ends a turn whose workflow task fails at every attempt (15
     minutes). 0: never."""

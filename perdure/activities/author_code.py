@@ -4,7 +4,7 @@ treats time limits, cancellations and mistakes alike."""
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from perdure.activities.guard import is_cancelled
 from perdure.core.calls.failures import errors_in, replaced
@@ -32,19 +32,36 @@ class Raised:
 
 
 async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:
-    """Returns the result of `work`, or what it raised. The code's own CancelledError counts as a mistake.
+    """Returns the result of `work`, or what it raised. The code's own CancelledError counts as a mistake. It runs in a
+    separate task, because it can cancel its current task.
 
     Raises: CancelledError if the current task is being cancelled.
     """
+    raised: list[BaseException] = []
+
+    async def attempt() -> T | None:
+        try:
+            return await work
+        except BaseException as error:
+            raised.append(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return None  # a task cannot carry every error
+
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await work
+            result = await asyncio.create_task(attempt())
+            if raised:
+                raise raised[0]
+            return cast("T", result)
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        return Raised(replaced(error))
+        return Raised(replaced(raised[0] if raised else error))
     except Exception as error:  # an author's code can raise anything
+        if limit.expired() and raised and error is not raised[0]:
+            error.__cause__ = raised[0]  # it has the line that waited
         return Raised(error, _is_time_limit(error, limit))
 
 

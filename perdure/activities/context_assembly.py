@@ -31,7 +31,7 @@ from perdure.core.calls.context_assembly import (
     should_retry,
     wait_seconds,
 )
-from perdure.core.calls.failures import unwrapped
+from perdure.core.calls.failures import class_name
 from perdure.core.calls.ledger import STOPPED, STOPPED_OR_ENDED
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
@@ -231,4 +231,4 @@ def _classify(error: Exception, limit_seconds: float | None, report: FailureRepo
         return AttemptFailed(AttemptFault.READ_TIMEOUT, "the target did not respond in time")
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return AttemptFailed(AttemptFault.CONNECT, "the target is unreachable")
-    return AttemptFailed(AttemptFault.UNCLASSIFIED, f"the tool failed ({type(unwrapped(error)).__name__})")
+    return AttemptFailed(AttemptFault.UNCLASSIFIED, f"the tool failed ({class_name(error)})")

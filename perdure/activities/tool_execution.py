@@ -42,7 +42,7 @@ from perdure.core.approvals.validity import (
     call_refusal,
     lapse,
 )
-from perdure.core.calls.failures import is_permanent, known, known_of_attempts, unwrapped
+from perdure.core.calls.failures import class_name, is_permanent, known, known_of_attempts
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.calls.retries import ATTEMPTS
 from perdure.egress import AnswerWithheld, EgressRefused
@@ -153,8 +153,8 @@ async def claim_call(
         return _not_run(call, PROBLEM_OF_CLAIM[claim])
     if claim is Claim.DENIED or tool is None or card is None:
         return await _wait_or_deny(deps, tx, call, locked, refusal, wait, has_other=tool is not None)
-    if not is_same:
-        await need_current_tool(deps, tx, call.agent_id, card.name, locked.tool_version)
+    if not is_same and await _is_published(deps, tx, call.agent_id, card.name, locked.tool_version):
+        await wait_for_version(deps, tx, call, locked, wait, has_other=True)
     _refuse_while_on_hold(locked)
     deadline = reservation_deadline(locked.now)
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
@@ -518,7 +518,7 @@ def _raised(claimed: ClaimedCall, raised: Raised, context: ToolContext) -> ToolA
     """Returns the end of an attempt that raised something other than the tool's own answer."""
     error, timed_out = raised.error, raised.timed_out
     retried = claimed.tool.retry_errors if isinstance(claimed.tool, Tool) else ()
-    message, permanent = f"the call failed ({type(unwrapped(error)).__name__})", False
+    message, permanent = f"the call failed ({class_name(error)})", False
     failure = claimed.report.log("tool_call_failed", error)
     if timed_out:
         message = _limit_message(claimed)
@@ -583,5 +583,5 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     if is_lost or isinstance(error, PerdureError):
         raise error
     failure = claimed.report.log("tool_call_failed", error)
-    message = f"the tool failed ({type(unwrapped(error)).__name__})"
+    message = f"the tool failed ({class_name(error)})"
     raise LocalToolFailed(_limit_message(claimed) if result.timed_out else message, failure)

@@ -14,8 +14,16 @@ from perdure.activities.providers.masking import mask_secrets
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import KnownEnd
-from perdure.core.calls.failures import MAX_MESSAGE_CHARACTERS, errors_in, failure_text, frames_of, known, unwrapped
-from perdure.core.calls.secrets import without_secrets
+from perdure.core.calls.failures import (
+    MAX_MESSAGE_CHARACTERS,
+    class_name,
+    errors_in,
+    failure_text,
+    frames_of,
+    known,
+    unwrapped,
+)
+from perdure.core.calls.secrets import passwords_in, without_secrets
 from perdure.core.text import clean, flat
 from perdure.egress import AnswerWithheld
 from perdure.sdk.context import SentRequest
@@ -50,7 +58,7 @@ class FailureReport:
         """Returns the report for a call of a tool of any kind."""
         folder, can_send = (tool.folder, tool.can_send) if isinstance(tool, Tool) else (None, False)
         secrets = tool.session.secrets() if isinstance(tool, McpTool) else deps.toolbox.secrets_for(card).values()
-        secrets = (*secrets, *deps.secrets)
+        secrets = (*secrets, *passwords_in(secrets), *deps.secrets)
         return cls(card.name, turn_id, call_id, folder, secrets, deps.shows_failure_messages, can_send)
 
     def log(self, event: str, error: BaseException) -> str:
@@ -62,7 +70,7 @@ class FailureReport:
             tool=self.tool,
             turn_id=self.turn_id,
             call_id=self.call_id,
-            error=type(unwrapped(error)).__name__,
+            error=class_name(error),
             failure=text,
             frames=[str(frame) for frame in frames],
         )
@@ -75,7 +83,7 @@ class FailureReport:
             shown = without_secrets(message, self.secrets, MAX_OWN_CHARACTERS)
             return shown if len(message) <= MAX_OWN_CHARACTERS else f"{shown}… [cut: {len(message)} characters]"
         except BaseException:  # an author's class can raise anything, also SystemExit
-            return type(error).__name__
+            return class_name(error)
 
     def without_message(self, error: BaseException) -> str:
         """Returns the line for people who can see less than the call's turn: class and place only."""

@@ -289,7 +289,14 @@ async def _in_group(context: ToolContext, **given: Any) -> None:
 
 async def _mistaken_answer(context: ToolContext, **given: Any) -> None:
     answer = await context.send("GET", "http://desk.test/look", json={"call": context.turn_id})
-    raise KeyError(answer.status_code)
+    raise KeyError(f"status {answer.status_code}")
+
+
+async def _cancels_itself(context: ToolContext, **given: Any) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
 
 
 async def _unasked(context: ToolContext, **given: Any) -> None:
@@ -401,7 +408,8 @@ async def test_a_validator_that_crashes_names_its_place(harness: Harness, tool: 
         (_broken_first, "no_answer", "ReadError: reset at test_ledger_effects.py:"),
         (_in_group, "answered_error", "HTTPStatusError: desk.test answered 500: out of paper at "),
         (_looked, "raised", "HTTPStatusError: desk.test answered 500: out of paper at "),
-        (_mistaken_answer, "raised_before_send", "KeyError: 200 at "),
+        (_mistaken_answer, "raised_before_send", "KeyError: 'status 200' at "),
+        (_cancels_itself, "raised", "CancelledError at test_ledger_effects.py:"),
         (None, "worker_lost", ""),
     ],
 )

@@ -260,7 +260,7 @@ class Draft:
             raise UpstreamRejected("answer_too_large", "The model's response exceeds the maximum size.")
         if self.max_tokens is not None and self.estimated_tokens() > self.max_tokens:
             message = f"the answer exceeded the turn's remaining budget of about {self.max_tokens} tokens"
-            advice = "it was cut off; raise limits.max_tokens or limits.max_cost_usd"
+            advice = "it was cut off; raise the turn's limits of tokens or of cost"
             raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; {advice}")
         return value
 

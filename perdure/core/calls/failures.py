@@ -58,6 +58,9 @@ _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
 )
 
 
+_MAX_NAME_CHARACTERS = 100
+
+
 def is_permanent(error: BaseException, retried: Sequence[type[Exception]] = (), *, has_answer: bool = False) -> bool:
     """Returns whether another attempt would raise the same error. `retried` are the errors that the tool declares as
     worth another attempt. `has_answer` is true if the target has answered a request of this attempt.
@@ -83,6 +86,13 @@ def is_unreadable(error: BaseException) -> bool:
         return all(part["type"] == _UNREADABLE_TYPE for part in parts)
     is_own = isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
     return is_own or type(error).__name__ in _UNREADABLE_NAMES
+
+
+def class_name(error: BaseException) -> str:
+    """Returns the name of the error's class, of a group its first. It is a Python name, also if the class was made with
+    another text as its name, which can contain data."""
+    name = type(unwrapped(error)).__name__
+    return name if name.isidentifier() and len(name) <= _MAX_NAME_CHARACTERS else "Exception"
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -141,7 +151,7 @@ def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
     app has the line at which its function begins, with its decorators.
     """
     first = unwrapped(error)
-    found = [_author_frames(each, folder) for each in (*_causes(first), error)]
+    found = [_author_frames(each, folder) for each in (*_causes(first), *_causes(error))]
     function = first.function if isinstance(first, UnusableResult) else None
     code: CodeType | None = getattr(function, "__code__", None)
     if code is not None:
@@ -154,7 +164,7 @@ def frames_of(error: BaseException, folder: Path | None) -> list[Frame]:
 def failure_text(error: BaseException, message: str, frames: Sequence[Frame]) -> str:
     """Returns the line for people: `KeyError: 'missing' at tools/desk.py:41`. Of a group, it names the first error."""
     errors = errors_in(error)
-    name = type(errors[0]).__name__
+    name = class_name(error)
     place = next((frame for frame in reversed(frames) if frame.in_app), frames[-1] if frames else None)
     where, count = f" at {place.place}:{place.line}" if place else "", len(errors)
     return f"{name}{f': {message}' if message else ''}{where}{f' (first of {count} errors)' if count > 1 else ''}"

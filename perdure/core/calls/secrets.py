@@ -4,6 +4,7 @@ import re
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -29,15 +30,17 @@ _MIN_VARIABLE_CHARACTERS = 8
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the values of an environment that look secret: by the variable's name, and the passwords in URLs."""
     values = {value for name, value in environ.items() if _SECRET_NAME.search(name)}
-    values |= {_password(value) for value in environ.values() if "://" in value}
+    values.update(passwords_in(environ.values()))
     return tuple(sorted(value for value in values if len(value.strip()) >= _MIN_VARIABLE_CHARACTERS))
 
 
-def _password(url: str) -> str:
-    try:
-        return unquote(urlsplit(url).password or "")
-    except ValueError:  # no URL
-        return ""
+def passwords_in(values: Iterable[str]) -> Iterator[str]:
+    """Yields the passwords of those values that are URLs with one."""
+    for value in values:
+        with suppress(ValueError):  # no URL
+            password = urlsplit(value).password if "://" in value else None
+            if password:
+                yield unquote(password)
 
 
 def without_secrets(text: str, secrets: Collection[str], limit: int | None = None) -> str:
