@@ -61,6 +61,12 @@ class TemporalAddress:
     """The server's own Prometheus page, with the frontend requests by operation."""
 
 
+_PRAGMAS = ("cache_size=-65536", "mmap_size=268435456", "temp_store=memory")
+"""SQLite keeps 64 MB of pages and maps the first 256 MB of its file. The server took 0.87 of the CPU (measured)."""
+_GOGC = "200"
+"""Fewer garbage collections of the server."""
+
+
 @dataclass(frozen=True, slots=True)
 class TemporalPorts:
     """The ports of one dev server and of the proxy of its Web UI."""
@@ -105,7 +111,7 @@ def command(program: Path, database: str, ports: TemporalPorts, synchronous: str
     ]  # fmt: skip
     for attribute in SEARCH_ATTRIBUTES:
         flags += ["--search-attribute", f"{attribute}=Keyword"]
-    for pragma in ("journal_mode=wal", f"synchronous={synchronous}"):
+    for pragma in ("journal_mode=wal", f"synchronous={synchronous}", *_PRAGMAS):
         flags += ["--sqlite-pragma", pragma]
     for name, value in {**DYNAMIC_CONFIG, "frontend.httpAllowedHosts": [ports.api_host]}.items():
         flags += ["--dynamic-config-value", f"{name}={json.dumps(value)}"]
@@ -136,7 +142,7 @@ def child_spec(home: DataDir, program: Path, ports: TemporalPorts, synchronous: 
     return ChildSpec(
         role="temporal",
         command=command(program, home.temporal_db.name, ports, synchronous),
-        environ={"PATH": "/usr/bin:/bin", "HOME": str(home.root), "TZ": "UTC"},
+        environ={"PATH": "/usr/bin:/bin", "HOME": str(home.root), "TZ": "UTC", "GOGC": _GOGC},
         cwd=home.root,
         log=home.log("temporal"),
         ready=ready,

@@ -150,6 +150,7 @@ def test_temporal_gets_the_settings_of_the_measured_figures() -> None:
         "--dynamic-config-value=system.enableActivityEagerExecution=true",
         "--dynamic-config-value=history.transferProcessorMaxPollRPS=2000",
         "--sqlite-pragma=journal_mode=wal",
+        "--sqlite-pragma=temp_store=memory",
         "--metrics-port=4",
         f'--dynamic-config-value=frontend.httpAllowedHosts=["{ports.api_host}"]',
         *(f"--search-attribute=Perdure{name}=Keyword" for name in ("Tenant", "Agent", "Conversation", "Status")),
