@@ -218,10 +218,12 @@ class Harness(AppRecords):
         return str(await self.value(sql, address.turn_id, call_id, tenant=address.tenant_id))
 
     async def run_tool(
-        self, address: TurnAddress, call_id: str = "t1.0", *, attempt: int = 1, run_id: str = "run-1"
+        self, address: TurnAddress, call_id: str = "t1.0", *, attempt: int = 1, run_id: str = "run-1", waits: int = 0
     ) -> ToolOutcome:
+        """Runs one attempt. So many of the attempts before it only waited."""
         call = await self.tool_call(address, call_id)
-        return await self.activity(ToolActivities(self.deps).run, call, attempt=attempt, run_id=run_id)
+        given: dict[str, Any] = {"attempt": attempt, "run_id": run_id, "heartbeat": [[waits, ""]] if waits else None}
+        return await self.activity(ToolActivities(self.deps).run, call, **given)
 
     async def open(self, address: TurnAddress, *call_ids: str, agent_id: str = "desk") -> list[RequestRef]:
         gated = [GatedCall(call_id=each, tool=await self._tool(address, each), rule="test") for each in call_ids]

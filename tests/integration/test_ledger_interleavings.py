@@ -124,7 +124,8 @@ class Storm:
     async def run(self) -> None:
         address, call_id = await self.admitted(), self.chance.choice(CALLS)
         if await self.planned(address):
-            await self.harness.run_tool(address, call_id, attempt=next(self.attempts))
+            attempt = next(self.attempts)
+            await self.harness.run_tool(address, call_id, attempt=attempt, waits=attempt - 1)
 
     async def finish(self) -> None:
         await self.harness.finish(await self.admitted(), self.chance.choice(ENDS))

@@ -1,6 +1,7 @@
 """An approval as a reviewer sees it: the exact arguments first, and no summary written by a model."""
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -97,10 +98,25 @@ def _change_fields(approval: Approval) -> Iterator[tuple[str, str]]:
     for name, change in (approval.changes or {}).items():
         if name == "code":
             yield "code changed", ", ".join(f"{each['place']} ({each['change']})" for each in change)
-        elif name in ("parameters", "arguments"):
-            yield f"{name} changed", "all values are in the output of --json"
+        elif name == "arguments":
+            yield "arguments changed", ", ".join(_changed_values(change["before"], change["after"]))
+        elif name == "parameters":
+            before, after = (change[when].get("properties") or {} for when in ("before", "after"))
+            changed = ", ".join(_changed_names(before, after)) or "not the properties"
+            yield "parameters changed", f"{changed}; all values are in the output of --json"
         else:
             yield f"{name} changed", f"{change['before']} -> {change['after']}"
+
+
+def _changed_names(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [name for name in before | after if before.get(name) != after.get(name) or name not in before]
+
+
+def _changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yields each changed argument with its values, such as `note: none -> "by mail"`."""
+    for name in _changed_names(before, after):
+        values = (json.dumps(args[name], ensure_ascii=False) if name in args else "none" for args in (before, after))
+        yield f"{name}: {' -> '.join(values)}"
 
 
 def _hold_text(approval: Approval) -> str:
