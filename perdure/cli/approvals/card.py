@@ -109,7 +109,7 @@ def _change_fields(approval: Approval) -> Iterator[tuple[str, str]]:
 
 
 def _changed_names(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return [name for name in before | after if before.get(name) != after.get(name) or name not in before]
+    return [name for name in {**before, **after} if before.get(name) != after.get(name) or name not in before]
 
 
 def _changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
