@@ -1,6 +1,8 @@
 """The name of a worker's build, the watchdog of its event loop, and what its log names."""
 
 import asyncio
+import os
+import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ExecuteActivityInput
 
 from perdure import tool
+from perdure.worker import __main__ as worker
 from perdure.worker import queues
 from perdure.worker.loop_watchdog import LoopWatchdog
 from perdure.worker.telemetry import ActivityMetrics
@@ -100,3 +103,21 @@ async def test_the_log_of_an_activity_names_it_and_its_workflow() -> None:
     with capture_logs(processors=[merge_contextvars]) as logs:
         await ActivityEnvironment().run(read)
     assert {"activity": "unknown", "workflow": "test"}.items() <= logs[0].items()
+
+
+@pytest.mark.parametrize(("setting", "module"), [("true", "uvloop"), ("false", "asyncio")])
+def test_a_worker_runs_on_the_event_loop_of_the_setting(
+    setting: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops: list[object] = []
+
+    async def serve(*_: object) -> int:
+        loops.append(type(asyncio.get_running_loop()).__module__)
+        return 0
+
+    monkeypatch.setattr("perdure.worker.__main__._serve", serve)
+    monkeypatch.setattr(os, "_exit", loops.append)
+    monkeypatch.setattr(sys, "argv", ["worker.py", "--queues", "llm"])
+    monkeypatch.setenv("PERDURE_UVLOOP", setting)
+    worker.main()
+    assert str(loops[0]).startswith(module) and loops[1:] == [0]
