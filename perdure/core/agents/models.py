@@ -239,11 +239,9 @@ def window_of(agent: AgentDefinition, stage: str) -> WindowPolicy:
 
 
 def default_past_tokens(agent: AgentDefinition, stage: str, setting: int, context_tokens: int | None) -> int | None:
-    """Returns the maximum tokens of earlier turns in a call of this stage. None if the agent or the stage sets
-    `max_tokens`, or if the operator's `setting` is 0. `context_tokens` is the model's input context, if it is known."""
-    own = agent.stages[stage].window if stage in agent.stages else None
-    is_set = any(window is not None and window.max_tokens is not None for window in (agent.window, own))
-    if is_set or not setting:
+    """Returns the maximum tokens of earlier turns in a call of this stage. None if its window sets `max_tokens`, or if
+    the operator's `setting` is 0. `context_tokens` is the model's input context, if it is known."""
+    if window_of(agent, stage).max_tokens is not None or not setting:
         return None
     return min(setting, context_tokens // 2) if context_tokens else setting
 

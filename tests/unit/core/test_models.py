@@ -100,7 +100,8 @@ def test_a_default_window_is_half_of_the_models_context_unless_a_window_sets_tok
     count, tokens = WindowPolicy(max_messages=3), WindowPolicy(max_tokens=5)
     for own, of_stage, setting, context_tokens, most in (
         *((count, None, 100, None, 100), (count, count, 100, 150, 75), (count, count, 100, 300, 100)),
-        *((tokens, count, 100, 150, None), (count, tokens, 100, 150, None), (count, None, 0, 150, None)),
+        *((tokens, count, 100, 150, 75), (count, tokens, 100, 150, None), (tokens, None, 100, 150, None)),
+        (count, None, 0, 150, None),
     ):
         agent = AgentDefinition(id="a", title="", topology="t", window=own, stages={"s": AgentStage(window=of_stage)})
         assert default_past_tokens(agent, "s", setting, context_tokens) == most

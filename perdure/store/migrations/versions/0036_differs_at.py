@@ -1,4 +1,4 @@
-"""Policies whose plans fit every tenant, and indexes for large ones."""
+"""Approvals whose call met another version of its tool."""
 
 from pathlib import Path
 from typing import Any

@@ -1,12 +1,12 @@
-"""Approvals whose MCP server changed its tool."""
+"""Policies whose plans fit every tenant."""
 
 from pathlib import Path
 from typing import Any
 
 from alembic import op
 
-revision = "0035"
-down_revision = "0034"
+revision = "0039"
+down_revision = "0038"
 
 
 def upgrade() -> None:
