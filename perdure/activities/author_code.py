@@ -35,7 +35,8 @@ async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:
     """Returns the result of `work`, or what it raised. The code's own CancelledError counts as a mistake. It runs in a
     separate task, because it can cancel its current task.
 
-    Raises: CancelledError if the current task is being cancelled.
+    Raises: CancelledError if the current task is being cancelled, unless the code still returns or answers. Any other
+    error counts as that cancellation, because the code may have raised it in its place.
     """
     raised: list[BaseException] = []
 
@@ -62,7 +63,10 @@ async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:
     except Exception as error:  # an author's code can raise anything
         if limit.expired() and raised and error is not raised[0]:
             error.__cause__ = raised[0]  # it has the line that waited
-        return Raised(error, _is_time_limit(error, limit))
+        ended = Raised(error, _is_time_limit(error, limit))
+        if ended.answer is None and is_cancelled():
+            raise asyncio.CancelledError from None  # no cause: Temporal would store its text
+        return ended
 
 
 def _is_time_limit(error: Exception, limit: asyncio.Timeout) -> bool:

@@ -299,6 +299,13 @@ async def _cancels_itself(context: ToolContext, **given: Any) -> None:
     await asyncio.sleep(60)
 
 
+async def _replaces_its_end(context: ToolContext, **given: Any) -> None:
+    try:
+        await context.send("GET", "http://desk.test/look", json={"mode": "wait", "call": context.turn_id})
+    except asyncio.CancelledError:
+        raise ValueError("the client is closed") from None
+
+
 async def _unasked(context: ToolContext, **given: Any) -> None:
     raise httpx.HTTPStatusError("a value", request=None, response=httpx.Response(500))  # type: ignore[arg-type]
 
@@ -446,6 +453,19 @@ async def test_a_stop_during_a_call_records_what_may_have_been(harness: Harness,
     environment.cancel(ActivityCancellationDetails(cancel_requested=True))
     assert (await work).state is state
     assert (await harness.call_row(address))["state"] == state.value
+
+
+@pytest.mark.parametrize("tool", ["look", "book", "shout"])
+async def test_a_drain_is_no_mistake_of_the_tool(harness: Harness, tool: str) -> None:
+    address, running = await harness.plan((tool, {})), harness.world.running
+    activities = ToolActivities(with_tool(harness, tool, function=_replaces_its_end))
+    call = await harness.tool_call(address, "t1.0")
+    work = asyncio.create_task(harness.activity(activities.run, call))
+    await until(lambda: harness.world.running > running)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert (await harness.call_row(address))["state"] == S.RESERVED.value
 
 
 # The state in which an attempt that must not send leaves a call that an earlier one may have sent.
