@@ -2,9 +2,9 @@
 treats time limits, cancellations and mistakes alike."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 from perdure.activities.guard import is_cancelled
 from perdure.core.calls.failures import errors_in, replaced
@@ -31,42 +31,68 @@ class Raised:
         return next(refusals, answers[0]) if len(answers) == len(errors) else None
 
 
-async def run_author_code(work: Awaitable[T], seconds: float) -> T | Raised:
+class NotStarted(asyncio.CancelledError):
+    """The current task was cancelled before the code ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """An error of the code, as the result of its task."""
+
+    error: Exception | asyncio.CancelledError
+
+
+async def run_author_code(work: Coroutine[Any, Any, T], seconds: float) -> T | Raised:
     """Returns the result of `work`, or what it raised. The code's own CancelledError counts as a mistake. It runs in a
-    separate task, because it can cancel its current task.
+    separate task, because it can cancel its current task. A cancellation after its end changes nothing.
 
     Raises: CancelledError if the current task is being cancelled, unless the code still returns or answers. Any other
-    error counts as that cancellation, because the code may have raised it in its place.
+    error counts as that cancellation, because the code may have raised it in its place. NotStarted if it never ran.
     """
-    raised: list[BaseException] = []
+    has_started = False
 
-    async def attempt() -> T | None:
+    async def attempt() -> T | _Error:
+        nonlocal has_started
+        has_started = True
         try:
             return await work
+        except (Exception, asyncio.CancelledError) as error:
+            return _Error(error)  # a task cannot carry every error
         except BaseException as error:
-            raised.append(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            return None  # a task cannot carry every error
+            return _Error(replaced(error))
 
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            result = await asyncio.create_task(attempt())
-            if raised:
-                raise raised[0]
-            return cast("T", result)
+            end = await _end_of(asyncio.create_task(attempt()))
+            if isinstance(end, _Error):
+                raise end.error
+            return end
     except asyncio.CancelledError as error:
-        if is_cancelled():
+        if not is_cancelled():
+            return Raised(replaced(error))
+        if has_started:
             raise
-        return Raised(replaced(raised[0] if raised else error))
+        raise NotStarted from None
     except Exception as error:  # an author's code can raise anything
-        if limit.expired() and raised and error is not raised[0]:
-            error.__cause__ = raised[0]  # it has the line that waited
         ended = Raised(error, _is_time_limit(error, limit))
         if ended.answer is None and is_cancelled():
             raise asyncio.CancelledError from None  # no cause: Temporal would store its text
         return ended
+    finally:
+        if not has_started:
+            work.close()
+
+
+async def _end_of(task: asyncio.Task[T]) -> T:
+    """Returns the result of the task, also if a cancellation arrives between the task's end and this function's next
+    step."""
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if task.cancelled() or not task.done():
+            raise
+        return task.result()
 
 
 def _is_time_limit(error: Exception, limit: asyncio.Timeout) -> bool:

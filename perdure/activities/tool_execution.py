@@ -17,7 +17,7 @@ import structlog
 from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.author_code import Raised, run_author_code
+from perdure.activities.author_code import NotStarted, Raised, run_author_code
 from perdure.activities.dependencies import Deps, Stops
 from perdure.activities.guard import WAITS, Heartbeats, cancelled_by_stop, current_attempt, to_temporal
 from perdure.activities.providers.errors import store_error
@@ -476,6 +476,8 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
     """
     try:
         result = await run_author_code(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
+    except NotStarted:
+        return ToolAttempt(ActionEnd.NOT_SENT, "the call ended before the tool was called")
     except asyncio.CancelledError:
         if cancelled_by_stop():
             return _stopped(context)
