@@ -22,16 +22,26 @@ _BREAK = re.compile(r"(?:\s|\\{1,8}(?:[rn]|u000[ad])|%0[ad])+", re.IGNORECASE)
 _BASE64_FORMS = {"+": "(?:[+-]|%2B)", "/": r"(?:\\?/|_|%2F)"}
 
 
-_SECRET_NAME = re.compile(r"^PERDURE_SECRET_|(_KEY|_TOKEN|_PASSWORD|_SECRET)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"^(PERDURE_SECRET_.*|PGPASSWORD)$|(^|_)(PASS|PASSWORD|TOKEN|KEY|SECRET)S?$|_PWDS?$", re.IGNORECASE
+)
+"""`PWD` alone is the shell's folder."""
 _MIN_VARIABLE_CHARACTERS = 8
-"""A shorter value of a variable can be a word, such as `none`."""
+_WORD = re.compile(r"[a-z]{1,20}")
+_SEPARATORS = re.compile(r"[,\s]+")
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the values of an environment that look secret: by the variable's name, and the passwords in URLs."""
-    values = {value for name, value in environ.items() if _SECRET_NAME.search(name)}
+    """Returns the values of an environment that look secret: by the variable's name, and the passwords in URLs. Each
+    part of a list that is separated by commas or spaces counts too.
+
+    Short values and single words, such as `production`, do not count: they are in many texts.
+    """
+    named = {value for name, value in environ.items() if _SECRET_NAME.search(name)}
+    values = named | {part for value in named for part in _SEPARATORS.split(value)}
     values.update(passwords_in(environ.values()))
-    return tuple(sorted(value for value in values if len(value.strip()) >= _MIN_VARIABLE_CHARACTERS))
+    long = (value for value in values if len(value.strip()) >= _MIN_VARIABLE_CHARACTERS)
+    return tuple(sorted(value for value in long if not _WORD.fullmatch(value.strip())))
 
 
 def passwords_in(values: Iterable[str]) -> Iterator[str]:

@@ -37,6 +37,7 @@ from perdure.core.calls.ledger import (
     after_act,
     claim_tool,
 )
+from perdure.core.calls.secrets import secrets_of
 from tests.scale import sized
 
 HERE = Path(__file__).name
@@ -379,3 +380,21 @@ def test_no_order_of_events_breaks_the_promise_of_an_effect_class(effect: Effect
 def way_to(world: World, came_by: dict[World, tuple[str, World | None]]) -> list[str]:
     step, before = came_by[world]
     return [*way_to(before, came_by), step] if before is not None else []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hidden"),
+    [
+        *((name, "hunter2hunter2", ("hunter2hunter2",)) for name in ("PGPASSWORD", "PASSWORD", "TOKEN", "MYSQL_PWD")),
+        *((name, "Swordfish", ("Swordfish",)) for name in ("DB_PASS", "api_keys", "PERDURE_SECRET_DESK")),
+        ("JWT_SECRET", f"{'n' * 32},{'o' * 32}", ("n" * 32, f"{'n' * 32},{'o' * 32}", "o" * 32)),
+        ("PERDURE_AUDIT_KEY", "first-key\nsecond-key", ("first-key", "first-key\nsecond-key", "second-key")),
+        ("DATABASE_URL", "postgres://app:walrus%2F77@db/x", ("walrus/77",)),
+        ("DATABASE_URL", "postgres://app:postgres@db/x", ()),
+        *((name, "production", ()) for name in ("MODE_KEY", "PERDURE_SECRET_MODE")),
+        ("MONKEY", "Swordfish", ()),
+        ("PWD", "/srv/app-1", ()),
+    ],
+)  # fmt: skip
+def test_the_secrets_of_an_environment(name: str, value: str, hidden: tuple[str, ...]) -> None:
+    assert secrets_of({name: value}) == hidden
