@@ -145,7 +145,7 @@ async def claim_call(
         await write(tx, call.address, [], pending=call.events)
     if claim is Claim.REPLAY:
         return ToolOutcome.model_validate(locked.outcome)
-    if claim is Claim.UNKNOWN and locked.row.state is CallState.RESERVED and refusal and refusal.by_version:
+    if claim is Claim.UNKNOWN and refusal and refusal.by_version and locked.may_be_resumed(attempt, card):
         await wait_for_version(deps, tx, call, locked, wait, has_other=tool is not None)
     if claim in (Claim.UNKNOWN, Claim.LOST):
         return await (_settle_unknown if claim is Claim.UNKNOWN else _settle_lost)(tx, call, locked)

@@ -152,6 +152,26 @@ async def test_a_call_that_lost_many_workers_is_not_run_again(harness: Harness, 
     assert outcome.state is state and sum(harness.world.requests.values()) == requests
 
 
+@pytest.mark.parametrize(("tool", "change"), [
+    ("shout", ""),
+    ("book", "tool_calls SET first_sent_at = now() - interval '1 year' WHERE turn_id"),
+    ("book", f"tool_calls SET epoch = {MAX_LOST_ATTEMPTS} WHERE turn_id"),
+    ("book", "turns SET stop_requested_at = now() WHERE id"),
+])  # fmt: skip
+async def test_a_sent_call_waits_for_its_version_only_while_it_may_be_sent_again(
+    harness: Harness, monkeypatch: Patch, tool: str, change: str
+) -> None:
+    address = await harness.plan((tool, {"mode": "wait"}))
+    await kill_while_sent(harness, address)
+    monkeypatch.setattr(harness.deps.toolbox, "_tools", {})
+    if change:
+        with pytest.raises(ApplicationError) as waits:
+            await harness.run_tool(address, attempt=2)
+        assert waits.value.type == "tool_not_here"
+        await harness.write(f"UPDATE {change} = $1", address.turn_id)
+    assert (await harness.run_tool(address, attempt=3)).state is S.OUTCOME_UNKNOWN
+
+
 @pytest.mark.parametrize(("attempt", "waits", "is_last", "code"), [
     (ATTEMPTS, 0, True, "tool_unavailable"),
     (ATTEMPTS, 1, False, "tool_unavailable"),

@@ -134,6 +134,13 @@ def may_send_again(row: Reservation, now: datetime) -> bool:
     return sent_by - row.first_sent_at < timedelta(seconds=row.key_ttl_seconds)
 
 
+def may_be_resumed(gate: LockedTurn, row: Reservation, attempt: Attempt, now: datetime) -> bool:
+    """Returns whether a worker with the right version of the tool could run a call that a lost attempt had reserved."""
+    if row.state is not CallState.RESERVED or claim(gate, row.held, attempt) is not Claim.ACT:
+        return False
+    return row.lost < MAX_LOST_ATTEMPTS and may_send_again(row, now)
+
+
 class ActionEnd(StrEnum):
     """The end of a tool's run, as its caller saw it."""
 

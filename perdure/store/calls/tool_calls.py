@@ -17,7 +17,7 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
 from perdure.core.approvals.gates import RULE_EXEMPTED
 from perdure.core.approvals.validity import ApprovalValidity
-from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation
+from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation, may_be_resumed
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
@@ -58,6 +58,13 @@ class LockedCall:
             return self
         row = replace(self.row, key_ttl_seconds=card.key_ttl_seconds, timeout_seconds=card.timeout_seconds)
         return replace(self, row=row)
+
+    def may_be_resumed(self, attempt: Attempt, card: ToolCard | None) -> bool:
+        """Returns whether a worker with the call's version could run it after a lost attempt. `card` is that of the
+        call's agent. If it has another version, the lifetime of the call's key is not known, and does not count."""
+        is_known = card is not None and card.is_version(self.tool_version)
+        row = self.for_card(card).row if is_known else replace(self.row, first_sent_at=None)
+        return may_be_resumed(self.turn, row, attempt, self.now)
 
     def is_held_by(self, epoch: int) -> bool:
         """Returns whether the attempt of this epoch owns the call, and its turn continues."""
