@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.apps.bootstrap import _refuse_lost_turns
@@ -249,6 +250,25 @@ async def test_a_call_that_can_start_is_signaled_while_others_wait(harness: Harn
     await harness.write(rung_then, address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
     await reconciler.run_pass()
     assert await signals(harness, address) == 0, "it has run; the other waits"
+
+
+async def test_a_call_that_waits_for_a_worker_hides_no_request_and_no_lost_signal(
+    harness: Harness, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = await harness.plan(("pay", {}), ("post", {}))
+    first, second = await harness.open(address, "t1.0", "t1.1")
+    await harness.decide(first.request_id)
+    monkeypatch.setattr(harness.deps.toolbox, "_tools", {})
+    for call_id, status, signaled in (("t1.0", "awaiting_approval", 0), ("t1.0", "running", 1), ("t1.1", "running", 0)):
+        with pytest.raises(ApplicationError):
+            await harness.run_tool(address, call_id)
+        (turn,) = await harness.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id)
+        assert (turn["status"], turn["waiting"] is None) == (status, status == "running")
+        await looked(harness, reconciler, address)
+        assert await signals(harness, address) == signaled
+        if status == "awaiting_approval":
+            await harness.decide(second.request_id)
+        await harness.write("UPDATE turns SET rung_at = NULL WHERE id = $1", address.turn_id)
 
 
 async def test_a_decided_turn_that_never_continues_is_signaled_rarely(harness: Harness, reconciler: Reconciler) -> None:

@@ -244,11 +244,13 @@ async def reserve(
 
 
 async def await_worker(tx: Connection, call: ToolCall) -> None:
-    """Records that the call waits for a worker that has its tool in the call's version. Its turn waits for no request
-    then. `tx` must hold the turn's lock."""
+    """Records that the call waits for a worker that has its tool in the call's version. Its turn still shows that it
+    waits for people, if other calls do. `tx` must hold the turn's lock."""
     await tx.execute(
-        "WITH going AS (UPDATE turns SET status = 'running', waiting = NULL "
-        "WHERE id = $1 AND status <> 'running' AND ended_at IS NULL) "
+        "WITH going AS (UPDATE turns t SET status = 'running', waiting = NULL "
+        "WHERE id = $1 AND status <> 'running' AND ended_at IS NULL "
+        "AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending') "
+        "AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown')) "
         "UPDATE tool_calls SET awaits_worker_since = clock_timestamp() WHERE turn_id = $1 AND call_id = $2 "
         "AND state IN ('planned', 'reserved') AND awaits_worker_since IS NULL",
         call.address.turn_id,

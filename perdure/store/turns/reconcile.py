@@ -109,7 +109,16 @@ async def wake_stopped(tx: Connection, tenant_id: str) -> int:
 
 
 _WAKE_DECIDED = """
-WITH waiting AS MATERIALIZED (  -- of all that wait the few that may go on: nothing of them is open, or held
+WITH behind AS MATERIALIZED (  -- a call waits for a worker, and the decision on another one has had no effect
+  SELECT t.id FROM turns t WHERE t.status = 'running' AND t.ended_at IS NULL
+    AND t.id = ANY(ARRAY(SELECT a.turn_id FROM approvals a WHERE a.status = 'edited' OR a.status = 'approved'
+      AND a.kind = 'approval'))  -- one of the two has a granted approval, of which there are few
+    AND (SELECT true FROM tool_calls c WHERE c.turn_id = t.id AND c.awaits_worker_since IS NOT NULL
+      AND c.state IN ('planned', 'reserved') LIMIT 1)
+    AND (SELECT true FROM tool_calls c JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
+      WHERE c.turn_id = t.id AND c.awaits_worker_since IS NULL AND c.state = 'planned' AND a.status <> 'pending'
+        AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp()) LIMIT 1)
+), waiting AS MATERIALIZED (  -- of all that wait the few that may go on: nothing of them is open, or held
   SELECT t.id FROM turns t WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL
     AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id
       AND (a.status = 'pending' AND a.expires_at > clock_timestamp()
@@ -118,13 +127,16 @@ WITH waiting AS MATERIALIZED (  -- of all that wait the few that may go on: noth
   UNION  -- or a call of them may start, whatever becomes of the others
   SELECT a.turn_id FROM approvals a WHERE (a.status = 'edited' OR a.status = 'approved' AND a.kind = 'approval')
     AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp())
+    AND (SELECT c.awaits_worker_since FROM tool_calls c WHERE c.turn_id = a.turn_id AND c.call_id = a.call_id) IS NULL
+  UNION SELECT id FROM behind
 ), due AS (
   SELECT t.id, t.rung_at, decided.at FROM turns t CROSS JOIN LATERAL (SELECT greatest(
     (SELECT max(coalesce(greatest(a.decided_at, a.ready_at, a.closed_at), a.expires_at)) FROM approvals a
      WHERE a.turn_id = t.id AND (a.status <> 'pending' OR a.expires_at <= clock_timestamp())
        AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp())),
     (SELECT max(c.settled_at) FROM tool_calls c WHERE c.turn_id = t.id)) AS at) decided
-  WHERE t.id = ANY(ARRAY(SELECT id FROM waiting)) AND t.status = 'awaiting_approval' AND t.ended_at IS NULL
+  WHERE t.id = ANY(ARRAY(SELECT id FROM waiting)) AND t.ended_at IS NULL
+    AND (t.status = 'awaiting_approval' OR t.id = ANY(ARRAY(SELECT id FROM behind)))
     AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute'
       AND t.rung_at < now() - least(t.rung_at - decided.at, interval '15 minutes'))
     AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
