@@ -302,11 +302,9 @@ async def wait_for_version(
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    name, changed_at = call.ask.tool, wait.changed_at
+    name = call.ask.tool
     if not has_other:
-        wait.changed_at = None
         await need_current_tool(deps, tx, call.agent_id, name, locked.tool_version)
-        wait.changed_at = changed_at
     seconds = seconds_of_wait(deps, locked, wait)
     if seconds is not None:
         message = f"this worker does not have {name} in the required version"

@@ -214,6 +214,25 @@ async def is_elsewhere(harness: Harness, call: ToolCall, attempt: int = 1, heart
     assert elsewhere.value.category is ApplicationErrorCategory.BENIGN, "no traceback for each of its attempts"
 
 
+async def test_the_wait_for_a_version_goes_on_at_a_worker_without_the_tool(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, request = await harness.request_approval()
+    await harness.decide(request.request_id)
+    call, tools = await harness.tool_call(address, "t1.0"), dict(harness.deps.toolbox._tools)
+    heartbeat: list[Any] = []
+    tool = tools.pop(("desk", "pay"))
+    other = {**tools, ("desk", "pay"): replace(tool, card=changed(tool, risk="low"))}
+    for attempt, of_worker in ((1, other), (2, tools)):
+        monkeypatch.setattr(harness.deps.toolbox, "_tools", of_worker)
+        await is_elsewhere(harness, call, attempt, heartbeat)
+    await asyncio.sleep(harness.deps.version_wait_seconds)
+    await is_elsewhere(harness, call, 3, heartbeat)  # nor does it end the wait
+    monkeypatch.setattr(harness.deps.toolbox, "_tools", other)
+    outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=4, heartbeat=heartbeat)
+    assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
+
+
 async def test_a_call_of_an_agent_no_longer_published_waits_for_it(harness: Harness) -> None:
     """The state after a start without its app: no worker has its tools, and no other attempt would find them."""
     address, request = await harness.request_approval()
