@@ -231,6 +231,11 @@ async def test_the_wait_for_a_version_goes_on_at_a_worker_without_the_tool(
     monkeypatch.setattr(harness.deps.toolbox, "_tools", other)
     outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=4, heartbeat=heartbeat)
     assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
+    await harness.open(address, "t1.0")
+    await in_transaction(harness.db, tool_calls.await_worker, call)  # by an attempt that stalled
+    (turn,) = await harness.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id)
+    assert (turn["status"], turn["waiting"]["ids"]) == ("awaiting_approval", [request.request_id])
+    assert (await harness.call_row(address))["awaits_worker_since"] is None
 
 
 async def test_a_call_of_an_agent_no_longer_published_waits_for_it(harness: Harness) -> None:
