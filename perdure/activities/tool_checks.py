@@ -5,13 +5,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import structlog
 from pydantic import JsonValue
 from temporalio import activity
 
 from perdure.activities.dependencies import Deps
-from perdure.activities.guard import Heartbeats, activity_guard
+from perdure.activities.guard import Heartbeats, activity_guard, current_attempt
 from perdure.activities.tool_answers import CallAnswer, error_answer
 from perdure.activities.tool_execution import need_current_tool
 from perdure.activities.tool_failures import FailureReport
@@ -158,8 +159,7 @@ class ToolCheckActivities:
             if proposed is None:
                 raise UpstreamRejected("edit_not_here", "the edit was checked already, or its request is decided")
             server_tool = await self._find_server_tool(tx, proposed)
-            wanted = (proposed.agent_id, proposed.tool, proposed.tool_version)
-            tool = await self._find_tool(tx, *wanted) if server_tool is None else None
+            tool = await self._find_tool(tx, proposed, is_limited=False) if server_tool is None else None
         if server_tool is not None:
             return await _server_check(server_tool)
         refused = await _refusal(tool, proposed.args) if tool is not None else None
@@ -171,11 +171,7 @@ class ToolCheckActivities:
         return Checked(fault=_REFUSED, field=refused.field[:_MAX_FIELD_CHARACTERS])
 
     async def _check_calls(self, request: CheckRequest, heartbeats: Heartbeats) -> Checked:
-        async with self._deps.db.transaction(request.address.tenant_id) as tx:
-            rows = await tool_calls.read_planned(tx, request.address.turn_id, request.calls)
-            calls = [
-                CheckedCall(row, await self._find_tool(tx, row.agent_id, row.tool, row.tool_version)) for row in rows
-            ]
+        calls = await self._planned_calls(request)
         refused = await self._refuse(request, [call for call in calls if call.needs_check], heartbeats)
         known = [ToolOutcome.model_validate(call.row.outcome) for call in calls if call.row.outcome is not None]
         if refused or request.events:
@@ -188,6 +184,27 @@ class ToolCheckActivities:
                 await write(tx, request.address, events, [answer.message for answer in answers], pending=request.events)
             known += [answer.outcome for answer in answers]
         return Checked(answers=tuple(outcome.message for outcome in known if outcome.message is not None))
+
+    async def _planned_calls(self, request: CheckRequest) -> list[CheckedCall]:
+        """Returns the calls with their tools. While one waits for a worker with its tool, the turn shows it.
+
+        Raises: UpstreamUnavailable `tool_not_here`.
+        """
+        calls: list[CheckedCall] = []
+        elsewhere: dict[str, UpstreamUnavailable] = {}
+        async with self._deps.db.transaction(request.address.tenant_id) as tx:
+            for row in await tool_calls.read_planned(tx, request.address.turn_id, request.calls):
+                try:
+                    calls.append(CheckedCall(row, await self._find_tool(tx, row, is_limited=True)))
+                except UpstreamUnavailable as error:
+                    elsewhere[row.call_id] = error
+        if elsewhere or current_attempt()[1] > 1:
+            async with self._deps.db.transaction(request.address.tenant_id, request.address.turn_id) as tx:
+                await tool_calls.end_wait(tx, request.address.turn_id, [call.row.call_id for call in calls])
+                await tool_calls.await_worker(tx, request.address.turn_id, elsewhere)
+        if elsewhere:
+            raise next(iter(elsewhere.values()))
+        return calls
 
     async def _refuse(
         self, request: CheckRequest, calls: Sequence[CheckedCall], heartbeats: Heartbeats
@@ -253,13 +270,19 @@ class ToolCheckActivities:
         tool = self._deps.toolbox.find(proposed.agent_id, proposed.tool, card)
         return tool if isinstance(tool, McpTool) else None
 
-    async def _find_tool(self, tx: Connection, agent_id: str, name: str, version: str) -> Tool | None:
-        """Returns the tool in this version; None if no worker can have it.
+    async def _find_tool(
+        self, tx: Connection, call: tool_calls.PlannedCallRow | tool_previews.ProposedEdit, *, is_limited: bool
+    ) -> Tool | None:
+        """Returns the tool in the call's version; None if no worker can have it. With `is_limited`, it is also None if
+        this worker has another version and the check has waited for its time: `tools.run` compares it again.
 
         Raises: UpstreamUnavailable `tool_not_here` if another worker may have it.
         """
-        tool = self._deps.toolbox.find(agent_id, name)
-        if isinstance(tool, Tool) and tool.card.is_version(version):
+        tool = self._deps.toolbox.find(call.agent_id, call.tool)
+        if isinstance(tool, Tool) and tool.card.is_version(call.tool_version):
             return tool
-        await need_current_tool(self._deps, tx, agent_id, name, version)
+        waited = datetime.now(UTC) - activity.info().scheduled_time
+        if is_limited and isinstance(tool, Tool) and waited.total_seconds() >= self._deps.version_wait_seconds:
+            return None
+        await need_current_tool(self._deps, tx, call.agent_id, call.tool, call.tool_version)
         return None

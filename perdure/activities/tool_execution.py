@@ -267,7 +267,7 @@ async def _show_wait(deps: Deps, call: ToolCall, wait: VersionWait) -> None:
         about = {"tool": call.ask.tool, "turn_id": call.address.turn_id, "call_id": call.ask.call_id}
         _log.warning("tool_version_awaited", **about, is_published=wait.changed_at is None)
     async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-        await tool_calls.await_worker(tx, call)
+        await tool_calls.await_worker(tx, call.address.turn_id, [call.ask.call_id])
 
 
 def _not_retried(error: Exception) -> ApplicationError:

@@ -12,9 +12,10 @@ from pydantic import Field
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.activities.approvals import MAX_PREVIEW_CHARACTERS, ApprovalActivities, PreviewActivities
+from perdure.activities.tool_checks import ToolCheckActivities
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.contracts.activities import PreviewRequest, VerdictsRequest
+from perdure.contracts.activities import Checked, CheckRequest, PreviewRequest, VerdictsRequest
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.approvals import RequestRef, VerdictState
 from perdure.contracts.calls import CallState, ToolCall
@@ -214,6 +215,22 @@ async def is_elsewhere(harness: Harness, call: ToolCall, attempt: int = 1, heart
     assert elsewhere.value.category is ApplicationErrorCategory.BENIGN, "no traceback for each of its attempts"
 
 
+async def test_a_check_waits_for_a_limited_time_if_the_workers_have_another_version(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, tools = await harness.plan(("pay", {})), dict(harness.deps.toolbox._tools)
+    request, patient = CheckRequest(address=address, calls=("t1.0",)), replace(harness.deps, version_wait_seconds=1e12)
+    other = replace(tools["desk", "pay"], card=changed(tools.pop(("desk", "pay")), risk="low"))
+    for of_worker, deps in ((tools, harness.deps), ({**tools, ("desk", "pay"): other}, patient)):
+        monkeypatch.setattr(harness.deps.toolbox, "_tools", of_worker)
+        with pytest.raises(ApplicationError) as elsewhere:
+            await harness.activity(ToolCheckActivities(deps).check, request)
+        assert elsewhere.value.type == "tool_not_here"
+        assert (await harness.call_row(address))["awaits_worker_since"] is not None
+    assert await harness.activity(ToolCheckActivities(harness.deps).check, request, attempt=2) == Checked()
+    assert (await harness.call_row(address))["awaits_worker_since"] is None
+
+
 async def test_the_wait_for_a_version_goes_on_at_a_worker_without_the_tool(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +249,7 @@ async def test_the_wait_for_a_version_goes_on_at_a_worker_without_the_tool(
     outcome = await harness.activity(ToolActivities(harness.deps).run, call, attempt=4, heartbeat=heartbeat)
     assert (outcome.state, outcome.problem) == (CallState.PLANNED, None)
     await harness.open(address, "t1.0")
-    await in_transaction(harness.db, tool_calls.await_worker, call)  # by an attempt that stalled
+    await in_transaction(harness.db, tool_calls.await_worker, address.turn_id, ["t1.0"])  # by an attempt that stalled
     (turn,) = await harness.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id)
     assert (turn["status"], turn["waiting"]["ids"]) == ("awaiting_approval", [request.request_id])
     assert (await harness.call_row(address))["awaits_worker_since"] is None

@@ -4,7 +4,7 @@ perdure/core/calls/ledger.py.
 Every reservation locks the turn's row first, so that nothing is reserved after the turn has ended or was stopped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -243,22 +243,32 @@ async def reserve(
     return epoch
 
 
-async def await_worker(tx: Connection, call: ToolCall) -> None:
-    """Records that the call waits for a worker that has its tool in the call's version. Its turn still shows that it
-    waits for people, if other calls do. A call whose reviewers were asked again in the meantime does not wait for a
-    worker. `tx` must hold the turn's lock."""
+async def await_worker(tx: Connection, turn_id: str, call_ids: Collection[str]) -> None:
+    """Records that these calls wait for a worker that has their tools in the calls' versions. Their turn still shows
+    that it waits for people, if other calls do. A call whose reviewers were asked again in the meantime does not wait
+    for a worker. `tx` must hold the turn's lock."""
     await tx.execute(
         "WITH going AS (UPDATE turns t SET status = 'running', waiting = NULL "
         "WHERE id = $1 AND status <> 'running' AND ended_at IS NULL "
         "AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending') "
         "AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown')) "
         "UPDATE tool_calls c SET awaits_worker_since = clock_timestamp() FROM turns t "
-        "WHERE t.id = c.turn_id AND t.ended_at IS NULL AND c.turn_id = $1 AND c.call_id = $2 "
+        "WHERE t.id = c.turn_id AND t.ended_at IS NULL AND c.turn_id = $1 AND c.call_id = ANY($2) "
         "AND c.state IN ('planned', 'reserved') AND c.awaits_worker_since IS NULL "
         "AND NOT EXISTS (SELECT FROM approvals a "
         "WHERE a.turn_id = c.turn_id AND a.call_id = c.call_id AND a.status = 'pending')",
-        call.address.turn_id,
-        call.ask.call_id,
+        turn_id,
+        list(call_ids),
+    )
+
+
+async def end_wait(tx: Connection, turn_id: str, call_ids: Collection[str]) -> None:
+    """Records that these calls no longer wait for a worker."""
+    await tx.execute(
+        "UPDATE tool_calls SET awaits_worker_since = NULL WHERE turn_id = $1 AND call_id = ANY($2) "
+        "AND awaits_worker_since IS NOT NULL",
+        turn_id,
+        list(call_ids),
     )
 
 
