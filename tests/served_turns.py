@@ -58,7 +58,7 @@ class Served:
     async def row(self, address: TurnAddress) -> asyncpg.Record:
         return await self.harness.turn(address.turn_id)
 
-    async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
+    async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 90.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or paused)."""
         wanted = {status.value for status in statuses or (*ENDED, PAUSED)}
 
