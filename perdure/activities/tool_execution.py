@@ -1,9 +1,9 @@
 """Claims and runs tool calls. A claim decides whether this attempt runs the call and with which arguments, or returns
 its outcome. The rules are in perdure/core/calls/ledger.py.
 
-A call waits for a worker that has its tool in its version. While the published agent has the version, it waits without
-a limit, because a worker will have it. After another version was published, it waits for a limited time, counted from
-the first attempt that saw the difference.
+A call waits for a worker that has its tool in its version. On a worker with another version it waits for a limited
+time, counted from the first attempt that saw the difference. On a worker without the tool it waits without a limit if
+its version is the published one.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
 TOOL_NOT_HERE: Final = "tool_not_here"
 MIN_VERSION_RETRY_SECONDS, VERSION_RETRIES = 2.0, 20
-"""A call whose version is no longer published is tried this often while it waits, at most every two seconds."""
+"""A call whose wait for its version is limited is tried this often meanwhile, at most every two seconds."""
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class VersionWait:
     attempts: int = 0
     """The earlier attempts that only waited."""
     changed_at: datetime | None = None
-    """The time of the first attempt that saw that the version of the call is no longer the current one, by the
-    database's clock."""
+    """The time of the first attempt that met another version than the call's, by the database's clock. None if no limit
+    applies."""
 
     @classmethod
     def of(cls, recorded: object) -> "VersionWait":
@@ -265,7 +265,7 @@ async def limited_attempts(deps: Deps, call: ToolCall, heartbeats: Heartbeats) -
 async def _show_wait(deps: Deps, call: ToolCall, wait: VersionWait) -> None:
     if not wait.attempts:
         about = {"tool": call.ask.tool, "turn_id": call.address.turn_id, "call_id": call.ask.call_id}
-        _log.warning("tool_version_awaited", **about, is_published=wait.changed_at is None)
+        _log.warning("tool_version_awaited", **about, is_limited=wait.changed_at is not None)
     async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
         await tool_calls.await_worker(tx, call.address.turn_id, [call.ask.call_id])
 
@@ -291,7 +291,12 @@ async def need_current_tool(deps: Deps, tx: Connection, agent_id: str, name: str
     Raises: UpstreamUnavailable `tool_not_here`.
     """
     if await _is_published(deps, tx, agent_id, name, version):
-        raise UpstreamUnavailable(TOOL_NOT_HERE, f"this worker does not have {name} in the required version")
+        raise _tool_not_here(name)
+
+
+def _tool_not_here(name: str, *, retry_after_seconds: float | None = None) -> UpstreamUnavailable:
+    message = f"this worker does not have {name} in the required version"
+    return UpstreamUnavailable(TOOL_NOT_HERE, message, retry_after_seconds=retry_after_seconds)
 
 
 async def wait_for_version(
@@ -307,13 +312,12 @@ async def wait_for_version(
         await need_current_tool(deps, tx, call.agent_id, name, locked.tool_version)
     seconds = seconds_of_wait(deps, locked, wait)
     if seconds is not None:
-        message = f"this worker does not have {name} in the required version"
-        raise UpstreamUnavailable(TOOL_NOT_HERE, message, retry_after_seconds=seconds)
+        raise _tool_not_here(name, retry_after_seconds=seconds)
 
 
 def seconds_of_wait(deps: Deps, locked: tool_calls.LockedCall, wait: VersionWait) -> float | None:
-    """Returns the time until the next attempt of a call whose version is no longer the current one. None if it has
-    waited long enough: since the difference was seen, and since the end of its hold."""
+    """Returns the time until the next attempt of a call that met another version. None if it has waited long enough:
+    since the difference was seen, and since the end of its hold."""
     wait.changed_at = since = wait.changed_at or locked.now
     if locked.approval is not None and locked.approval.ready_at is not None:
         since = max(since, locked.approval.ready_at)

@@ -81,7 +81,7 @@ async def test_a_plan_for_an_empty_tenant_reads_few_rows_of_a_large_one(
     db, query = one_connection, QUERIES[name]
     async with db.transaction(LOCAL_TENANT) as tx:
         ((talk, user),) = await tx.fetch("SELECT id, user_id FROM conversations LIMIT 1")
-    async with db.transaction("nobody") as tx:
+    async with db.transaction("empty") as tx:
         await query(tx, user, talk)
     async with db.transaction(LOCAL_TENANT) as tx:
         before = {row["relname"]: row for row in await tx.fetch(READ)}

@@ -155,8 +155,8 @@ async def reissue_outdated(
     void, and its deadline starts again. It keeps its id and gets a new digest. The returned note makes the turn read it
     again. A tools worker has accepted the arguments and version with the digest `checked_digest`.
 
-    If the MCP server changed the tool, and the published version is still the old one, the worker checks that the
-    server lists the old one again.
+    Its call may have met another version while the published one is still the old one. Then a tools worker checks that
+    it, or the tool's MCP server, has the old one again.
 
     Raises: CallerError 404, 403, 409 decided, 410, 409 `not_outdated`, 409 `cannot_reissue`, 409 `turn_stopped`, 422
     `args_invalid`, EditNotChecked.
@@ -182,8 +182,8 @@ async def reissue_outdated(
 
 
 def _require_check(review: Review, card: ToolCard, args: dict[str, JsonValue], checked_digest: str) -> None:
-    """Raises: EditNotChecked if the types of the new version must check the arguments, or its MCP server's list the
-    version."""
+    """Raises: EditNotChecked if the types of the new version must check the arguments, or a worker or MCP server that
+    had another version must have this one."""
     digest = digest_of({"version": card.version, "args": args})
     is_refused_version = bool(review.row["differs_at"]) and card.is_version(review.row["tool_version"])
     if (card.checks or is_refused_version) and digest != checked_digest:
