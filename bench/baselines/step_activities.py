@@ -67,7 +67,7 @@ class StepActivities:
             if given.step == 1:
                 await records.mark_running(tx, address.turn_id)
             await write(tx, address, trace.before_model(given.step, model_call_id(given.step), given.tokens))
-        await work.live.wake(address.conversation_id)
+        work.live.wake(address.conversation_id)
         prompt = [_as_prompt(message, address.turn_id) for message in given.messages]
         messages = prompts.wire_messages(given.base, given.memory, prompt)
         reply = await call_model(work.provider, work.live, address, agent, given.step, messages)
@@ -76,7 +76,7 @@ class StepActivities:
         async with work.db.transaction(address.tenant_id) as tx:
             await records.record_answer(tx, address.turn_id, reply.usage, [plan.row for plan in reply.planned])
             await write(tx, address, events)
-        await work.live.wake(address.conversation_id)
+        work.live.wake(address.conversation_id)
         calls = tuple(
             WholeCall(
                 call_id=plan.row.call_id,
@@ -118,7 +118,7 @@ class StepActivities:
         async with work.db.transaction(address.tenant_id) as tx:
             await records.record_tool_result(tx, address.turn_id, call.call_id, {"message_id": message.id})
             await write(tx, address, trace.after_tool(call.call_id, call.tool, preview(content), message.id))
-        await work.live.wake(address.conversation_id)
+        work.live.wake(address.conversation_id)
         return message
 
     @activity.defn(name="bench.transcript")
@@ -129,7 +129,7 @@ class StepActivities:
             await records.finish_turn(
                 tx, step_input.turn.address, answer, preview(answer), [_new(message) for message in step_input.messages]
             )
-        await self._work.live.wake(step_input.turn.address.conversation_id)
+        self._work.live.wake(step_input.turn.address.conversation_id)
 
 
 def _as_prompt(message: WholeMessage, turn_id: str) -> prompts.PromptMessage:

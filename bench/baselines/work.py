@@ -58,7 +58,7 @@ class Work:
             if step == 1:
                 await records.mark_running(tx, address.turn_id)
             await write(tx, address, trace.before_model(step, model_call_id(step), model_context.tokens))
-        await self.live.wake(address.conversation_id)
+        self.live.wake(address.conversation_id)
         messages = prompts.wire_messages(model_context.loaded.base, model_context.loaded.memory, conversation)
         reply = await call_model(self.provider, self.live, address, agent, step, messages)
         message = NewMessage(
@@ -73,7 +73,7 @@ class Work:
         async with self.db.transaction(address.tenant_id) as tx:
             await records.record_answer(tx, address.turn_id, reply.usage, [plan.row for plan in reply.planned])
             await write(tx, address, events, [message])
-        await self.live.wake(address.conversation_id)
+        self.live.wake(address.conversation_id)
         calls = tuple(RequestedCall(call_id=plan.row.call_id, tool=plan.row.tool) for plan in reply.planned)
         return ModelResult(preview=preview(reply.text), tokens=model_context.tokens + reply.usage.tokens, calls=calls)
 
@@ -96,7 +96,7 @@ class Work:
             await records.record_tool_result(tx, address.turn_id, requested.call_id, {"message_id": message.id})
             events = trace.after_tool(requested.call_id, requested.tool, preview(content), message.id)
             await write(tx, address, events, [message])
-        await self.live.wake(address.conversation_id)
+        self.live.wake(address.conversation_id)
 
     async def finish(self, address: TurnAddress, result: ModelResult) -> None:
         """Finishes the turn; the answer is the model's last text."""
@@ -106,7 +106,7 @@ class Work:
                 address.turn_id,
             )
             await records.finish_turn(tx, address, answer, result.preview)
-        await self.live.wake(address.conversation_id)
+        self.live.wake(address.conversation_id)
 
 
 async def _conversation(tx: Connection, address: TurnAddress) -> list[prompts.PromptMessage]:

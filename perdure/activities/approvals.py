@@ -43,7 +43,7 @@ class ApprovalActivities:
                 agent = await self._deps.agent_cache.read_pinned(tx, request.agent_id, request.agent_version)
                 published = await self._deps.agent_cache.read_published(tx, request.agent_id) or agent
                 opened = await open_requests(tx, request, agent, published.definition.approvals)
-            await self._deps.live.wake(request.address.conversation_id)
+            self._deps.live.wake(request.address.conversation_id)
         return opened or Opened(problem=STOPPED_OR_ENDED)
 
     @activity.defn(name="approvals.read")
@@ -55,7 +55,7 @@ class ApprovalActivities:
         async with activity_guard():
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
                 verdicts = await read_verdicts(tx, request)
-            await self._deps.live.wake(request.address.conversation_id)
+            self._deps.live.wake(request.address.conversation_id)
         return verdicts
 
 

@@ -76,7 +76,7 @@ class ModelActivities:
             if isinstance(begun, ModelReply):
                 return begun
             call, claimed = begun.call, begun.claimed
-            await self._deps.live.wake(call.address.conversation_id)
+            self._deps.live.wake(call.address.conversation_id)
             received = _new_accumulator(begun)
             failed: Problem | None = None
             try:
@@ -250,7 +250,7 @@ class ModelActivities:
                 known = budgets.NO_USAGE - claimed.assumed if settled.was_lost else budgets.NO_USAGE
                 used = reply.usage - claimed.assumed if settled.was_lost else reply.usage
                 await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used, known)
-        await self._deps.live.wake(call.address.conversation_id)
+        self._deps.live.wake(call.address.conversation_id)
         if not settled.mine:
             return ModelReply(problem=PROBLEM_OF_CLAIM[Claim.STALE])
         return reply.model_copy(update={"turn_used": settled.turn_used})

@@ -150,7 +150,7 @@ class ToolCheckActivities:
             if request.edit is not None:
                 return await self._check_edit(request.address, request.edit)
             checked = await self._check_calls(request, heartbeats)
-        await self._deps.live.wake(request.address.conversation_id)
+        self._deps.live.wake(request.address.conversation_id)
         return checked
 
     async def _check_edit(self, address: TurnAddress, edit: EditRef) -> Checked:

@@ -68,7 +68,7 @@ class ToolActivities:
         """
         async with activity_guard() as heartbeats, limited_attempts(self._deps, call, heartbeats) as wait:
             outcome = await self._run(call, wait)
-        await self._deps.live.wake(call.address.conversation_id)
+        self._deps.live.wake(call.address.conversation_id)
         return outcome
 
     async def _run(self, call: ToolCall, wait: VersionWait) -> ToolOutcome:

@@ -34,7 +34,7 @@ class TurnActivities:
         async with activity_guard():
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
                 finished, note = await finish(tx, request)
-            await self._deps.live.wake(request.address.conversation_id)
+            self._deps.live.wake(request.address.conversation_id)
             if note is not None:
                 await self._deps.notifier.deliver_soon(note)
         if self._deps.traces is not None:

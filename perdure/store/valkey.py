@@ -1,17 +1,22 @@
 """The connection to Valkey or Redis. If it is lost, no work of its callers fails."""
 
 import asyncio
+import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any, TypeVar
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import PubSub
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
+
+from perdure.store.valkey_batches import SharedConnection
 
 T = TypeVar("T")
 
@@ -25,6 +30,13 @@ of a stream to its timeout."""
 log = structlog.get_logger(__name__)
 _SILENCE_SECONDS = 10.0
 """A subscription that is silent for this long is pinged."""
+_LOST = (RedisError, OSError, TimeoutError)
+
+
+@cache
+def _sha_of(script: str) -> str:
+    """Returns the name under which Valkey keeps a loaded script."""
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 def _count_cancellations() -> int:
@@ -38,6 +50,7 @@ class Valkey:
 
     def __init__(self, client: Redis) -> None:
         self.client = client
+        self._shared = SharedConnection(self._new_connection)
         self._rests_until = 0.0
         self._degraded = False
 
@@ -61,6 +74,10 @@ class Valkey:
         )
         return cls(Redis.from_pool(pool))
 
+    def _new_connection(self) -> AbstractConnection:
+        connection: AbstractConnection = self.client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        return connection
+
     async def attempt(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Runs `work` and returns its result. Returns None if Valkey is unavailable or was within the last 2
         seconds.
@@ -77,18 +94,52 @@ class Valkey:
                 # together with the response. A stop would have no effect (measured: one in five calls that were
                 # cancelled during the send).
                 raise asyncio.CancelledError
-        except (RedisError, OSError, TimeoutError) as error:
-            self._rests_until = time.monotonic() + _REST_SECONDS
-            if not self._degraded:
-                self._degraded = True
-                log.warning(
-                    "valkey.lost", error=type(error).__name__, effect="live tokens are paused; answers are not affected"
-                )
+        except _LOST as error:
+            self._note_loss(error)
             return None
+        self._note_answer()
+        return answer
+
+    async def run_script(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
+        """Runs a Lua script over the shared connection and returns its response. Loads it first if Valkey does not
+        have it.
+
+        Raises: RedisError, OSError, TimeoutError.
+        """
+        command = "EVALSHA", _sha_of(script), len(keys), *keys, *arguments
+        try:
+            return await self._shared.execute(*command)
+        except NoScriptError:  # Valkey was restarted, or its scripts were flushed.
+            await self._shared.execute("SCRIPT LOAD", script)
+            return await self._shared.execute(*command)
+
+    def send(self, *command: str | int) -> None:
+        """Sends a command over the shared connection without waiting for its response. While Valkey is unavailable,
+        the command is dropped."""
+        if time.monotonic() >= self._rests_until:
+            self._shared.execute(*command).add_done_callback(self._note_sent)
+
+    def _note_sent(self, response: "asyncio.Future[Any]") -> None:
+        if response.cancelled():
+            return
+        error = response.exception()
+        if error is None:
+            self._note_answer()
+        else:
+            self._note_loss(error)
+
+    def _note_loss(self, error: BaseException) -> None:
+        self._rests_until = time.monotonic() + _REST_SECONDS
+        if not self._degraded:
+            self._degraded = True
+            log.warning(
+                "valkey.lost", error=type(error).__name__, effect="live tokens are paused; answers are not affected"
+            )
+
+    def _note_answer(self) -> None:
         if self._degraded:
             self._degraded = False
             log.info("valkey.recovered")
-        return answer
 
     async def responds(self, seconds: float) -> bool:
         """Returns whether Valkey responds to a ping within `seconds`."""
@@ -99,7 +150,8 @@ class Valkey:
             return False
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections. Commands that were sent without waiting are sent first."""
+        await self._shared.close()
         await self.client.aclose()
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from prometheus_client import REGISTRY
+from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from perdure.api.auth import has_same_access, token_principal
@@ -367,6 +368,43 @@ async def test_a_stream_is_trimmed_and_ends_in_an_hour(live: LiveTokens, valkey:
     assert await valkey.client.xlen(stream) < LIVE_ENTRIES + 200
 
 
+async def test_tasks_share_one_connection_and_each_gets_its_own_answer(parts: DataParts, valkey: Valkey) -> None:
+    assert parts.redis_url is not None
+    client, script = Valkey.connect(parts.redis_url), f"return ARGV[1] -- {new_id()}"
+    texts = [str(number) * (number % 7 * 1_000 + 1) for number in range(300)]
+
+    async def echo(text: str) -> str | BaseException | None:
+        return await asyncio.wait_for(client.attempt(lambda: client.run_script(script, [], [text])), 30)
+
+    async def canceled(text: str) -> None:
+        task = asyncio.create_task(echo(text))
+        await asyncio.sleep(random.random() / 100)
+        task.cancel()
+
+    async def clients() -> set[str]:
+        return {each["id"] for each in await valkey.client.client_list(_type="normal")}
+
+    others = await clients()
+    assert await echo("loaded on first use") == "loaded on first use"
+    mine = await clients() - others
+    answers = await asyncio.gather(*map(echo, texts), *map(canceled, texts), echo("last"))
+    assert [*answers[:300], answers[-1]] == [*texts, "last"]
+    assert len(mine) == 1
+    assert await clients() - others == mine
+    with pytest.raises(ResponseError):
+        await client.run_script("return redis.call('HGET', KEYS[1])", ["k"], [])
+    assert await echo("after an error") == "after an error"
+    await valkey.client.client_kill_filter(_id=mine.pop())
+    assert await echo("lost") is None
+    await until(lambda: echo("again"), 10)
+    async with subscribe(valkey, "the-end") as subscription:
+        for number in range(5):
+            client.send("PUBLISH", "the-end", str(number))
+        await client.close()  # sends what waits
+        messages = read_messages(subscription)
+        assert [(await anext(messages))["data"] for _ in range(5)] == list("01234")
+
+
 @pytest.mark.timed
 async def test_a_lost_valkey_costs_no_answer_and_is_logged_once(address: TurnAddress) -> None:
     nowhere = Valkey.connect("redis://127.0.0.1:1/0")
@@ -375,8 +413,8 @@ async def test_a_lost_valkey_costs_no_answer_and_is_logged_once(address: TurnAdd
         began = time.monotonic()
         for number in range(200):
             assert await live.append(address, "m1", epoch=1, sequence=number, text="a") is AppendResult.DEGRADED
-        await live.wake(address.conversation_id)
         await live.stop(address)
+        live.wake(address.conversation_id)
         assert await all_tokens(live, address) == TokenBatch(None)
         assert await live.marks("local", address.conversation_id, Cursor(1, "e"), [("turn", "m1")]) == {}
         assert time.monotonic() - began < 2, "no call waits for a dead Valkey again and again"

@@ -53,7 +53,7 @@ class TurnWriter:
     async def events(self, *events: NewEvent) -> None:
         async with self.db.transaction(self.address.tenant_id) as tx:
             await write(tx, self.address, events)
-        await self.live.wake(self.address.conversation_id)
+        self.live.wake(self.address.conversation_id)
 
     async def claim(self, call_id: str, epoch: int = 1) -> None:
         await self.event("generation.start", call_id, attempt=epoch)
@@ -72,14 +72,14 @@ class TurnWriter:
         done = NewEvent("generation.complete", data, call_id)
         async with self.db.transaction(self.address.tenant_id) as tx:
             await write(tx, self.address, [done], [message])
-        await self.live.wake(self.address.conversation_id)
+        self.live.wake(self.address.conversation_id)
 
     async def finish(self) -> None:
         async with self.db.transaction(self.address.tenant_id) as tx:
             ended = "UPDATE turns SET status = 'completed', ended_at = now() WHERE id = $1"
             await tx.execute(ended, self.address.turn_id)
             await write(tx, self.address, [NewEvent("done", {"status": "completed"})])
-        await self.live.wake(self.address.conversation_id)
+        self.live.wake(self.address.conversation_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ async def decide_approval(
     answer = await _run_checked(services, run)
     if turn:  # Counted after the commit; a replayed key decides nothing.
         DECISIONS.labels(decision=body.decision.value).inc()
-        await services.live.wake(turn["conversation_id"])
+        services.live.wake(turn["conversation_id"])
     return answer
 
 
@@ -276,7 +276,7 @@ async def withdraw(
 
     answer = await _run_verb(services, caller, approval_id, "withdraw", key, request_body, action)
     for review in reviews:
-        await services.live.wake(review.address.conversation_id)
+        services.live.wake(review.address.conversation_id)
     return answer
 
 
@@ -446,7 +446,7 @@ async def _wake_turns(services: Services, recorded: list[tuple[Decided, Note | N
         async with asyncio.timeout(DELIVERY_SECONDS):
             await asyncio.gather(*(services.notifier.deliver_soon(note) for _, note in recorded if note is not None))
     for conversation_id in dict.fromkeys(decided.conversation_id for decided, _ in recorded):
-        await services.live.wake(conversation_id)
+        services.live.wake(conversation_id)
 
 
 def _approval_uuid(text: str) -> str | None:

@@ -58,5 +58,5 @@ async def settle(
 
     answer = await run_once(services, caller, f"settle/{effect_key}", key, body, work)
     for address in settled_turns:
-        await services.live.wake(address.conversation_id)
+        services.live.wake(address.conversation_id)
     return answer

@@ -85,7 +85,7 @@ async def start(
     if started_agent is not None:  # Counted after the commit; a replayed key starts nothing.
         TURNS_STARTED.labels(agent=started_agent).inc()
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
-    await services.live.wake(conversation_id)
+    services.live.wake(conversation_id)
     return await wait_for_result(services, caller, answer, wait)
 
 
@@ -197,7 +197,7 @@ async def stop(services: ServicesDep, caller: Caller, turn_id: TurnId, key: Key 
 
     answer = await run_once(services, caller, f"stop/{turn_id}", key, None, work, after_commit)
     if address is not None:
-        await services.live.wake(address.conversation_id)
+        services.live.wake(address.conversation_id)
     return answer
 
 
@@ -349,7 +349,7 @@ async def answer(
 
     response = await run_once(services, caller, f"answer/{request_id}", key, body, work)
     if answered is not None:
-        await services.live.wake(answered.conversation_id)
+        services.live.wake(answered.conversation_id)
     return response
 
 
@@ -377,7 +377,7 @@ async def limits(
 
     answer = await run_once(services, caller, f"limits/{turn_id}", key, body, work)
     for address in raised_turns:
-        await services.live.wake(address.conversation_id)
+        services.live.wake(address.conversation_id)
     return answer
 
 

@@ -292,7 +292,6 @@ class LiveTokens:
 
     def __init__(self, valkey: Valkey) -> None:
         self._valkey = valkey
-        self._append = valkey.client.register_script(APPEND)
         self._reader = LiveReader(valkey)
 
     @classmethod
@@ -341,7 +340,8 @@ class LiveTokens:
             thought,
             thought + (len(text) if thinking else 0),
         )
-        answer = await self._valkey.attempt(lambda: self._append(keys=[stream, epoch_key, fence, stop], args=arguments))
+        keys = stream, epoch_key, fence, stop
+        answer = await self._valkey.attempt(lambda: self._valkey.run_script(APPEND, keys, arguments))
         return AppendResult.DEGRADED if answer is None else AppendResult(answer)
 
     async def stop(self, address: TurnAddress) -> None:
@@ -349,7 +349,7 @@ class LiveTokens:
         stream, _ = stream_and_epoch(address.tenant_id, address.conversation_id)
         key = stop_of(stream, address.turn_id)
         await self._valkey.attempt(lambda: self._valkey.client.set(key, "1", ex=LIVE_SECONDS))
-        await self._valkey.attempt(lambda: self._valkey.client.publish(STOP_CHANNEL, address.turn_id))
+        self._valkey.send("PUBLISH", STOP_CHANNEL, address.turn_id)
 
     async def forget(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
         """Deletes the live tokens of these conversations without disturbing their readers. If Valkey is unavailable,
@@ -358,9 +358,10 @@ class LiveTokens:
             keys = [stream_and_epoch(tenant_id, each) for each in conversation_ids[start : start + _FORGOTTEN_AT_ONCE]]
             await self._valkey.attempt(partial(self._valkey.client.unlink, *chain.from_iterable(keys)))
 
-    async def wake(self, conversation_id: str) -> None:
-        """Notifies the readers of a conversation that durable events were committed."""
-        await self._valkey.attempt(lambda: self._valkey.client.publish(channel(conversation_id), WOKEN_BY_EVENTS))
+    def wake(self, conversation_id: str) -> None:
+        """Notifies the readers of a conversation that durable events were committed. Nothing waits for the
+        notification: a reader that it does not reach looks within a second."""
+        self._valkey.send("PUBLISH", channel(conversation_id), WOKEN_BY_EVENTS)
 
     async def tokens(self, tenant_id: str, conversation_id: str, epoch: str, entry_id: str) -> TokenBatch:
         """Returns the entries after `entry_id`, or from the beginning if the stream's epoch is not `epoch`."""
