@@ -195,7 +195,7 @@ async def prompt_of(
     loaded = loaded_skills(definition, refs)
     texts = await _injected_texts(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
     window = Window(window_of(definition, call.ask.stage), past_tokens, compacted=claimed.compacted)
-    kept = await prompt_messages(tx, call, claimed.through_seq, window, texts)
+    kept = await prompt_messages(tx, call, claimed.past, window, texts)
     conversation = [_without_bypass(message, definition.words.get("bypass", "")) for message in kept.messages]
     if call.ask.continues is not None:  # after the window, which keeps the newest message: the one that was cut
         conversation.append(PromptMessage(Role.USER, continuation_note(call.ask.continues)))

@@ -19,7 +19,7 @@ from perdure.contracts.turns import ENDED, Finished, Limits, TurnAddress, TurnSt
 from perdure.core.turns import Caps, OnBusy
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns import conversations
-from perdure.store.turns.context import Window, prompt_messages
+from perdure.store.turns.context import PAST_OF_TURN, PastMessages, Window, prompt_messages
 from perdure.store.turns.start import StartedTurn
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner
@@ -218,8 +218,8 @@ async def test_the_message_of_a_turn_that_never_ran_stays_with_its_outcome(harne
     await end(harness, old, turn_id=new.turn_id)
     call = await harness.model_call(old.model_copy(update={"turn_id": waits.turn_id}))
     async with harness.db.transaction("local") as tx:
-        through = await tx.fetchval("SELECT through_seq FROM turns WHERE id = $1", waits.turn_id)
-        said = await prompt_messages(tx, call, through, Window(WindowPolicy(), None), {})
+        past = await tx.fetchval(f"SELECT ({PAST_OF_TURN}) FROM turns t WHERE t.id = $1", waits.turn_id)
+        said = await prompt_messages(tx, call, PastMessages(**past), Window(WindowPolicy(), None), {})
     assert len(said.messages) == 3, "a model receives the old turn, the new one and its own, and nothing else"
 
 

@@ -113,21 +113,25 @@ async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
 ) -> None:
     address = await long_conversation(harness, 201)
     call, window, starts = await harness.model_call(address), Window(policy, budget), list[int]()
+    size_of_past = (
+        f"SELECT ({context.PAST_OF_TURN}) FROM (SELECT $1::uuid, $2::bigint) t (conversation_id, through_seq)"
+    )
     monkeypatch.setattr(context, "_stored", stored := Mock(side_effect=context._stored))
     async with harness.db.transaction("local") as tx:
         for through in (each for each in range(60, 202) if each % 4 != 3):  # a turn ends with no open call
             stored.reset_mock()
-            kept = await context.prompt_messages(tx, call, through, window, {})
+            past = await tx.fetchval(size_of_past, address.conversation_id, through)
+            kept = await context.prompt_messages(tx, call, context.PastMessages(**past), window, {})
             sent = [each for each in kept.messages if each.content != LEFT_OUT]
             assert (len(sent) < len(kept.messages)) is (bool(budget) and policy.keep_first_user)
-            past = sent[policy.keep_first_user : -1]
-            assert fewest <= 130 * len(past) <= most, through
-            assert min(len(each.content) for each in sent[-len(past) - 1 :]) > PREVIEW_CHARACTERS
+            recent = sent[policy.keep_first_user : -1]
+            assert fewest <= 130 * len(recent) <= most, through
+            assert min(len(each.content) for each in sent[-len(recent) - 1 :]) > PREVIEW_CHARACTERS
             assert kept.left_out == through - len(sent) + 1
             assert stored.call_count <= len(sent) + (1 if budget and not policy.max_messages else 10)
-            for place, message in enumerate(past):
-                assert bool(message.answers) is bool(place and past[place - 1].calls)
-            starts.append(int(past[0].content.split()[0]))
+            for place, message in enumerate(recent):
+                assert bool(message.answers) is bool(place and recent[place - 1].calls)
+            starts.append(int(recent[0].content.split()[0]))
     assert starts == sorted(starts)
     assert budget != 5_000 or policy.max_messages or len(set(starts)) <= 9, "200 messages are eleven half budgets"
 

@@ -18,6 +18,7 @@ from perdure.core.calls.ledger import Attempt, Claim, LockedTurn, RecordedClaim,
 from perdure.store import budgets
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.turns.context import PAST_OF_TURN, PastMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class ModelClaim:
     errors: int = 0
     """Provider errors of earlier attempts. A worker's crash is not counted."""
     reply: ModelReply | None = None
-    through_seq: int = 0
+    past: PastMessages = field(default_factory=PastMessages)
+    """The conversation before the turn."""
     system_prompt: str | None = None
     memory_text: str | None = None
     persona: str = ""
@@ -62,8 +64,8 @@ class ModelClaim:
     """The usage that counts if the attempt ends without a result. The caller that begins the call sets it."""
 
 
-_CLAIM = """
-SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
+_CLAIM = f"""
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.system_prompt,
   t.memory_text, t.persona ->> 'text' AS persona, t.limits,
   extract(epoch FROM clock_timestamp() - t.created_at)::float AS turn_seconds,
   t.input_tokens, t.output_tokens, t.cached_tokens, t.cost_microusd, m.epoch, m.run_id, m.attempt, m.errors, m.reply,
@@ -73,9 +75,10 @@ SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopp
   (SELECT jsonb_build_object('max_tokens', l.max_tokens, 'max_cost_microusd', l.max_cost_microusd)
   FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
   (SELECT CASE WHEN a.version <> t.agent_version THEN (  -- a version is long: it is read where it is another one only
-    SELECT coalesce(nullif(v.body #> '{definition,day_limits}', 'null'), '{}') FROM agent_versions v
+    SELECT coalesce(nullif(v.body #> '{{definition,day_limits}}', 'null'), '{{}}') FROM agent_versions v
     WHERE (v.tenant_id, v.agent_id, v.version) = (a.tenant_id, a.agent_id, a.version)) END
-  FROM agents a WHERE a.agent_id = t.agent_id LIMIT 1) AS published_limits
+  FROM agents a WHERE a.agent_id = t.agent_id LIMIT 1) AS published_limits,
+  ({PAST_OF_TURN}) AS past
 FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
 """
 
@@ -123,7 +126,7 @@ def _granted_claim(
         model=fallback_model if on_fallback else model,
         epoch=held.epoch + 1 if held else 1,
         errors=row["errors"] or 0,
-        through_seq=row["through_seq"],
+        past=PastMessages(**row["past"]),
         system_prompt=row["system_prompt"],
         memory_text=row["memory_text"],
         persona=row["persona"] or "",

@@ -322,10 +322,12 @@ SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FRO
 SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE {_PAST} AND seq = $6 UNION ALL
 SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($3)
 """
-_SIZE = f"""
-SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens, min(seq) FILTER (WHERE role = 'user') AS first_user
-FROM messages WHERE {_PAST}
+PAST_OF_TURN = """
+SELECT jsonb_build_object('through_seq', t.through_seq, 'messages', count(*), 'tokens', coalesce(sum(p.tokens), 0),
+  'first_user', coalesce(min(p.seq) FILTER (WHERE p.role = 'user'), 0))
+FROM messages p WHERE p.conversation_id = t.conversation_id AND p.seq <= t.through_seq AND p.in_transcript
 """
+"""A subselect of the fields of `PastMessages` for the turn `t`."""
 _START = f"""
 SELECT least(min(seq) FILTER (WHERE before >= $3), max(seq) FILTER (WHERE role <> 'tool')) FROM (
   SELECT seq, role, sum(tokens) OVER (ORDER BY seq) - tokens AS before FROM messages WHERE {_PAST}) AS sized
@@ -357,46 +359,45 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
-    """The earlier messages of a conversation that a window can use."""
+class PastMessages:
+    """The size of a conversation before a turn."""
 
-    start: int
-    """The `seq` of the first one."""
-    first_user: int
-    """The `seq` of the conversation's first user message, if the window keeps it, else 0."""
-    messages: int
-    """The number of all earlier messages."""
+    through_seq: int = 0
+    """The `seq` of the last message before the turn; 0 if there is none."""
+    messages: int = 0
+    tokens: int = 0
+    first_user: int = 0
+    """The `seq` of the first user message; 0 if there is none."""
 
 
-async def _find_past(tx: Connection, conversation_id: str, through_seq: int, window: Window) -> _Past:
-    """Reads no message's body."""
-    (size,) = await tx.fetch(_SIZE, conversation_id, through_seq)
-    left_out = 0 if window.past_tokens is None else tokens_left_out(size["tokens"], window.past_tokens)
+async def _find_start(tx: Connection, conversation_id: str, past: PastMessages, window: Window) -> int:
+    """Returns the `seq` of the first message of the past that the window can use. Reads no message's body."""
+    left_out = 0 if window.past_tokens is None else tokens_left_out(past.tokens, window.past_tokens)
     if window.policy.max_tokens is not None:
-        left_out = max(left_out, size["tokens"] - window.policy.max_tokens)
-    start = await tx.fetchval(_START, conversation_id, through_seq, left_out) if left_out else None
-    first_user = size["first_user"] if window.policy.keep_first_user else None
-    return _Past(start or 0, first_user or 0, size["messages"])
+        left_out = max(left_out, past.tokens - window.policy.max_tokens)
+    start = await tx.fetchval(_START, conversation_id, past.through_seq, left_out) if left_out else None
+    return start or 0
 
 
 async def _read_bodies(
-    tx: Connection, call: ModelCall, through_seq: int, usable: _Past, window: WindowPolicy
+    tx: Connection, call: ModelCall, past: PastMessages, start: int, window: WindowPolicy
 ) -> tuple[list[StoredMessage], list[StoredMessage | MessageRef]]:
     """Returns the conversation up to the turn's start, oldest first, and the messages of the turn in the order of the
     call, in one statement. Rounds are replaced by their messages; what is not stored stays a reference.
 
-    Of the past, it reads only what the window can use: `usable`.
+    Of the past, it reads only what the window can use: from `start` on, and the first user message if it is kept.
     """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
     ids = [ref.id for ref in call.ask.messages if ref.id]
     firsts, lasts = range_bounds(ranges_of(call.ask.messages))
-    given = call.address.conversation_id, through_seq, ids, usable.start, limit, usable.first_user
+    first_user = past.first_user if window.keep_first_user else 0
+    given = call.address.conversation_id, past.through_seq, ids, start, limit, first_user
     rows = (
         await tx.fetch(f"{_WITH_ROUNDS} ORDER BY seq", *given, call.address.turn_id, firsts, lasts)
         if firsts
         else await tx.fetch(f"{_BODIES} ORDER BY seq", *given)
     )
-    past = [_stored(row) for row in rows if row["past"]]
+    earlier = [_stored(row) for row in rows if row["past"]]
     own = {str(row["id"]): _stored(row) for row in rows if not row["past"]}
     of_rounds = sorted((each for each in own.values() if each.of_round), key=lambda each: each.of_round)
     messages: list[StoredMessage | MessageRef] = []
@@ -407,7 +408,7 @@ async def _read_bodies(
             messages += [each for each in of_rounds if is_in(each.of_round[0], ref.rounds)]
         else:
             messages.append(own.get(ref.id, ref))
-    return past, messages
+    return earlier, messages
 
 
 async def round_messages(tx: Connection, address: TurnAddress, rounds: Sequence[tuple[int, int]]) -> list[str]:
@@ -440,7 +441,7 @@ class KeptMessages:
 
 
 async def prompt_messages(
-    tx: Connection, call: ModelCall, through_seq: int, window: Window, skills: Mapping[str, str]
+    tx: Connection, call: ModelCall, past: PastMessages, window: Window, skills: Mapping[str, str]
 ) -> KeptMessages:
     """Returns the messages for the model. `skills` are texts by skill id.
 
@@ -452,17 +453,17 @@ async def prompt_messages(
     refused = [steps for ref in call.ask.messages for steps in ref.refused]
     refusals = await refusal_texts(tx, turn_id, refused) if refused else {}
     policy = window.policy
-    usable = await _find_past(tx, call.address.conversation_id, through_seq, window)
-    past, own = await _read_bodies(tx, call, through_seq, usable, policy)
-    all_messages: list[StoredMessage | MessageRef] = [*past, *own]
+    start = await _find_start(tx, call.address.conversation_id, past, window)
+    earlier, own = await _read_bodies(tx, call, past, start, policy)
+    all_messages: list[StoredMessage | MessageRef] = [*earlier, *own]
     windowed = [_window_message(index, message) for index, message in enumerate(all_messages)]
     if call.ask.output is not None:
-        windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
+        windowed[len(earlier) :] = [replace(message, tokens=0) for message in windowed[len(earlier) :]]
     kept = select_messages(windowed, halve_window(windowed, policy) if window.compacted else policy)
     messages = [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
-    if window.past_tokens is not None and 0 < usable.first_user < usable.start:
+    if window.past_tokens is not None and policy.keep_first_user and 0 < past.first_user < start:
         messages.insert(1, PromptMessage(Role.USER, LEFT_OUT))  # the next message does not answer the first one
-    return KeptMessages(messages, usable.messages - sum(index < len(past) for index in kept))
+    return KeptMessages(messages, past.messages - sum(index < len(earlier) for index in kept))
 
 
 _NO_RECORD = "A round of calls was refused. Its calls have not run, and the reasons are no longer stored."
