@@ -43,6 +43,9 @@ DYNAMIC_CONFIG = {
     "system.enableActivityEagerExecution": True,
     # Otherwise a deleted run stays until the server next stores its queue positions, every half minute.
     "history.transferProcessorEnsureCloseBeforeDelete": False,
+    # No worker takes Nexus operations. The HTTP API would hold each dispatch for 59 s, whatever its Host. Since no
+    # request has so much time left, the server answers at once.
+    "component.nexusoperations.limit.dispatch.task.timeout.min": "24h",
 }
 _NAMESPACE_PAGE = f"/api/v1/namespaces/{NAMESPACE}"
 _SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]")

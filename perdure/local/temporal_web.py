@@ -31,8 +31,13 @@ Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[HttpResponse 
 
 FORWARD_SECONDS = 90.0
 """Longer than the server holds a long poll for new events of a history."""
-_REQUEST_SECONDS = 30.0
+_HEAD_SECONDS = 10.0
+"""The time from the connection, or from the first byte of a further request, to the end of the request's head. The API
+has the same limit."""
+_BODY_SECONDS = 30.0
+_KEEP_ALIVE_SECONDS = 30.0
 _MAX_CONNECTIONS = 100
+_RETRY_AFTER = {"retry-after": "15"}
 _MAX_BODY_BYTES = 4 << 20
 _LOCAL_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.ASCII)
 _SAFE_METHODS = ("GET", "HEAD")
@@ -118,27 +123,39 @@ class WebProxy:
         assert task is not None
         self._serving.add(task)
         try:
-            if len(self._serving) <= _MAX_CONNECTIONS:
-                await self._serve(reader, writer)
+            await self._serve(reader, writer, is_full=len(self._serving) > _MAX_CONNECTIONS)
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
             pass
         finally:
             self._serving.discard(task)
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_full: bool) -> None:
         connection = h11.Connection(h11.SERVER)
+        if is_full:
+            full = f"the Web UI has {_MAX_CONNECTIONS} open connections, which is its limit; close some and retry"
+            await _send(connection, writer, _error(503, "server_full", full, _RETRY_AFTER))
+            return
         while True:
-            request, body = await _request(connection, reader)
+            try:
+                async with asyncio.timeout(_HEAD_SECONDS):
+                    request = await _read_head(connection, reader)
+            except TimeoutError:
+                if connection.trailing_data[0]:
+                    slow = f"the request headers took longer than {_HEAD_SECONDS:.0f} s"
+                    await _send(connection, writer, _error(408, "head_too_slow", slow))
+                return
             if request is None:
                 return
-            response = await self._answer(request, body)
-            for part in _serialize(connection, request, response):
-                writer.write(part)
-            await writer.drain()
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _read_body(connection, reader)
+            await _send(connection, writer, await self._answer(request, body), is_head=request.method == b"HEAD")
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
+            if not connection.trailing_data[0]:
+                async with asyncio.timeout(_KEEP_ALIVE_SECONDS):
+                    connection.receive_data(await reader.read(65_536))
 
     async def _answer(self, request: h11.Request, body: bytes | None) -> HttpResponse:
         method, target = request.method.decode(), request.target.decode("latin-1")
@@ -151,39 +168,50 @@ class WebProxy:
             if response is not None:
                 return response
             rejected = 503, "unavailable", "Temporal is unavailable; retry later"
-        status, code, message = rejected
-        written = json.dumps({"error": {"code": code, "message": message}}).encode()
-        return HttpResponse(status, {"content-type": "application/json"}, written)
+        return _error(*rejected)
 
 
-async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request | None, bytes | None]:
-    """Returns the next request, with None for a body that is too large, or no request if the peer has closed."""
-    request, body = None, bytearray()
-    async with asyncio.timeout(_REQUEST_SECONDS):
-        while True:
-            event = connection.next_event()
-            if event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(65_536))
-            elif isinstance(event, h11.Request):
-                request = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > _MAX_BODY_BYTES:
-                    return request, None
-            elif isinstance(event, h11.EndOfMessage):
-                return request, bytes(body)
-            else:
-                return None, b""
+def _error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    body = json.dumps({"error": {"code": code, "message": message}}).encode()
+    return HttpResponse(status, {"content-type": "application/json", **(headers or {})}, body)
 
 
-def _serialize(connection: h11.Connection, request: h11.Request, response: HttpResponse) -> list[bytes]:
+async def _read_head(connection: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
+    """Returns the next request, or None if the peer has closed."""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await reader.read(65_536))
+        else:
+            return event if isinstance(event, h11.Request) else None
+
+
+async def _read_body(connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
+    """Returns the body of the current request, or None if it is too large."""
+    body = bytearray()
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await reader.read(65_536))
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > _MAX_BODY_BYTES:
+                return None
+        else:
+            return bytes(body)
+
+
+async def _send(
+    connection: h11.Connection, writer: asyncio.StreamWriter, response: HttpResponse, *, is_head: bool = False
+) -> None:
     forwarded = {name: value for name, value in response.headers.items() if name not in _HOP_BY_HOP}
     headers = {**forwarded, **_SECURITY_HEADERS, "content-length": str(len(response.body))}
     parts = [connection.send(h11.Response(status_code=response.status, headers=list(headers.items())))]
-    if request.method != b"HEAD":
+    if not is_head:
         parts.append(connection.send(h11.Data(data=response.body)))
     parts.append(connection.send(h11.EndOfMessage()))
-    return [part for part in parts if part]
+    writer.write(b"".join(part for part in parts if part))
+    await writer.drain()
 
 
 async def _serve_forever(listen: str, target: str) -> None:

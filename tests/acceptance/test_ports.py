@@ -34,6 +34,7 @@ READS = (
     *("/api/v1/namespaces", "/metrics"),
 )
 NEXUS = (
+    "/namespaces/default/task-queues/perdure-turns/nexus-services/a/b",
     "/nexus/namespaces/default/task-queues/perdure-turns/nexus-services/a/b",
     "/nexus/endpoints/a/services/b/c",
     "/namespaces/default/nexus/callback",
@@ -121,6 +122,8 @@ async def test_no_foreign_page_can_read_or_end_a_turn(stack: RunningStack, reque
             assert paused_id.encode() not in answer, f"{found[port]} on {port}: {request}"
             ended = request in ends and answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2"))
             assert not ended, f"{found[port]} on {port}: {answer[:200]!r}"
+            held = port == stack.read()["ports"]["temporal_http"] and not answer
+            assert not held, f"{ANSWER_SECONDS} s were not enough for {request}"
     await asyncio.sleep(3.0)  # a batch works in the background
     assert await is_listed(stack, paused_id)
     assert requester.turns.get(paused_id).status == "awaiting_approval"

@@ -328,6 +328,29 @@ async def test_requests_share_a_connection_and_bodies_arrive(echo: tuple[Echo, s
     ]  # fmt: skip
 
 
+async def test_slow_heads_and_too_many_connections_are_ended(
+    echo: tuple[Echo, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.local.temporal_web._HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("perdure.local.temporal_web._MAX_CONNECTIONS", 2)
+    host, _, port = echo[1].removeprefix("http://").partition(":")
+
+    async def answer(sent: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        received = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        return received[:12]
+
+    assert await answer(b"") == b"", "it sends no byte"
+    assert await answer(b"GET / HTTP/1.1\r\nHo") == b"HTTP/1.1 408"
+    assert await answer(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\nGET".encode()) == b"HTTP/1.1 200"
+    slow = [asyncio.create_task(answer(b"GET")) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    assert await answer(b"") == b"HTTP/1.1 503"
+    assert await asyncio.gather(*slow) == [b"HTTP/1.1 408"] * 2
+
+
 async def test_rejected_requests_never_reach_the_server(echo: tuple[Echo, str]) -> None:
     backend, address = echo
     async with httpx.AsyncClient() as http:
