@@ -17,9 +17,10 @@ from perdure.contracts.ids import model_call_id
 from perdure.contracts.messages import WindowPolicy
 from perdure.contracts.turns import ENDED, Finished, Limits, TurnAddress, TurnStatus
 from perdure.core.turns import Caps, OnBusy
+from perdure.store.calls.model_calls import PAST_OF_TURN, PastMessages
 from perdure.store.delivery.outbox import Note, Wake
 from perdure.store.turns import conversations
-from perdure.store.turns.context import PAST_OF_TURN, PastMessages, Window, prompt_messages
+from perdure.store.turns.context import Window, prompt_messages
 from perdure.store.turns.start import StartedTurn
 from perdure.store.turns.views import get_turn
 from tests.conftest import Urls, as_owner

@@ -25,6 +25,7 @@ from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.core.agents.prompts import LEFT_OUT
 from perdure.core.memory.search import DRAFT_BLOCK, TRUSTED_BLOCK
 from perdure.embedding.embedder import EmbeddingUnavailable, VectorRejected
+from perdure.store.calls import model_calls
 from perdure.store.database import Database
 from perdure.store.memory import episodes, facts, working_memory
 from perdure.store.memory.episodes import Episode, Vector
@@ -114,14 +115,14 @@ async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
     address = await long_conversation(harness, 201)
     call, window, starts = await harness.model_call(address), Window(policy, budget), list[int]()
     size_of_past = (
-        f"SELECT ({context.PAST_OF_TURN}) FROM (SELECT $1::uuid, $2::bigint) t (conversation_id, through_seq)"
+        f"SELECT ({model_calls.PAST_OF_TURN}) FROM (SELECT $1::uuid, $2::bigint) t (conversation_id, through_seq)"
     )
     monkeypatch.setattr(context, "_stored", stored := Mock(side_effect=context._stored))
     async with harness.db.transaction("local") as tx:
         for through in (each for each in range(60, 202) if each % 4 != 3):  # a turn ends with no open call
             stored.reset_mock()
             past = await tx.fetchval(size_of_past, address.conversation_id, through)
-            kept = await context.prompt_messages(tx, call, context.PastMessages(**past), window, {})
+            kept = await context.prompt_messages(tx, call, model_calls.PastMessages(**past), window, {})
             sent = [each for each in kept.messages if each.content != LEFT_OUT]
             assert (len(sent) < len(kept.messages)) is (bool(budget) and policy.keep_first_user)
             recent = sent[policy.keep_first_user : -1]

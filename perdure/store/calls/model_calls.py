@@ -18,7 +18,18 @@ from perdure.core.calls.ledger import Attempt, Claim, LockedTurn, RecordedClaim,
 from perdure.store import budgets
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.turns.context import PAST_OF_TURN, PastMessages
+
+
+@dataclass(frozen=True, slots=True)
+class PastMessages:
+    """The size of a conversation before a turn."""
+
+    through_seq: int = 0
+    """The `seq` of the last message before the turn; 0 if there is none."""
+    messages: int = 0
+    tokens: int = 0
+    first_user: int = 0
+    """The `seq` of the first user message; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,12 @@ class ModelClaim:
     """The usage that counts if the attempt ends without a result. The caller that begins the call sets it."""
 
 
+PAST_OF_TURN = """
+SELECT jsonb_build_object('through_seq', t.through_seq, 'messages', count(*), 'tokens', coalesce(sum(p.tokens), 0),
+  'first_user', coalesce(min(p.seq) FILTER (WHERE p.role = 'user'), 0))
+FROM messages p WHERE p.conversation_id = t.conversation_id AND p.seq <= t.through_seq AND p.in_transcript
+"""
+"""A subselect of the fields of `PastMessages` for the turn `t`."""
 _CLAIM = f"""
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.system_prompt,
   t.memory_text, t.persona ->> 'text' AS persona, t.limits,

@@ -28,6 +28,7 @@ from perdure.core.text import preview, restore_previews
 from perdure.core.transcript import CallRound, keep_rounds
 from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
 from perdure.store.approvals.verdicts import comments_of, refusal_texts
+from perdure.store.calls.model_calls import PastMessages
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
 
@@ -322,12 +323,6 @@ SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FRO
 SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE {_PAST} AND seq = $6 UNION ALL
 SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($3)
 """
-PAST_OF_TURN = """
-SELECT jsonb_build_object('through_seq', t.through_seq, 'messages', count(*), 'tokens', coalesce(sum(p.tokens), 0),
-  'first_user', coalesce(min(p.seq) FILTER (WHERE p.role = 'user'), 0))
-FROM messages p WHERE p.conversation_id = t.conversation_id AND p.seq <= t.through_seq AND p.in_transcript
-"""
-"""A subselect of the fields of `PastMessages` for the turn `t`."""
 _START = f"""
 SELECT least(min(seq) FILTER (WHERE before >= $3), max(seq) FILTER (WHERE role <> 'tool')) FROM (
   SELECT seq, role, sum(tokens) OVER (ORDER BY seq) - tokens AS before FROM messages WHERE {_PAST}) AS sized
@@ -356,18 +351,6 @@ class Window:
     """The maximum tokens of earlier turns, in addition to `policy`."""
     compacted: bool = False
     """True if the window is halved, because an earlier attempt was too long for the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class PastMessages:
-    """The size of a conversation before a turn."""
-
-    through_seq: int = 0
-    """The `seq` of the last message before the turn; 0 if there is none."""
-    messages: int = 0
-    tokens: int = 0
-    first_user: int = 0
-    """The `seq` of the first user message; 0 if there is none."""
 
 
 async def _find_start(tx: Connection, conversation_id: str, past: PastMessages, window: Window) -> int:
