@@ -1,11 +1,13 @@
 """Health checks of the services that an API process depends on: they respond, they can write, and their disk has space.
 
-Every check reads from each service, and writes every few seconds. Concurrent checks share one, so that callers cannot
-create load with probes.
+Every check reads from each service, and writes every few seconds. A write of a request that met a full, read-only or
+locked store makes the service unhealthy too. Concurrent checks share one, so that callers cannot create load with
+probes.
 """
 
 import asyncio
 import shutil
+import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram
 from temporalio.client import Client
 
-from perdure.core.status import disk_fault
+from perdure.core.status import disk_fault, hang_fault
+from perdure.local.data_dir import DataDir
+from perdure.local.processes import hanging_roles
 from perdure.store import status as write_probes
 from perdure.store.database import Database
 from perdure.store.valkey import Valkey
@@ -24,15 +28,13 @@ from perdure.temporal import status
 Check = Callable[[], Coroutine[Any, Any, None]]
 CHECK_SECONDS = 2.0
 WRITE_VALID_SECONDS = 5.0
-"""The time for which a successful write counts for later checks."""
+"""The time for which a write counts for later checks: a successful one of a check, or a failed one of a request."""
+_PROBE_BYTES = 1 << 20
+"""The space that a write probe takes on the disk of the data folder for a moment."""
 REQUIRED_PARTS = ("postgres", "temporal", "disk")
 """Services without which the API is not ready. If Valkey is unavailable, only live tokens are missing."""
 _NO_ANSWER = "does not answer"
 _WRITE_NOT_TESTED = "answers; write access was not checked because its permissions do not allow the check"
-_FAULT_TEXTS: Mapping[str, Callable[[BaseException], str]] = {
-    "postgres": write_probes.write_fault,
-    "temporal": status.write_fault,
-}
 REQUESTS = Histogram("perdure_http_request_seconds", "Request duration", ["method", "route", "status"])
 TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
 DECISIONS = Counter("perdure_decisions", "Decisions on approvals", ["decision"])
@@ -53,6 +55,34 @@ class PartHealth:
 
 
 @dataclass(slots=True)
+class FailedWrites:
+    """The last writes of this process's requests that the storage of a service rejected.
+
+    The clients report every error here, also those that no response contains. The service then counts as unhealthy for
+    `WRITE_VALID_SECONDS`, and afterwards until a write of a check succeeds.
+    """
+
+    _last: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def record_postgres(self, error: BaseException) -> None:
+        """Records an error of a transaction, if it is about the storage."""
+        self._record("postgres", write_probes.storage_fault(error))
+
+    def record_temporal(self, error: BaseException) -> None:
+        """Records an error of a start or signal, if it is about the storage."""
+        self._record("temporal", status.storage_fault(error))
+
+    def recent_fault(self, part: str) -> str:
+        """Returns the fault of the service by a write that failed just now; otherwise an empty text."""
+        failed_at, fault = self._last.get(part, (-WRITE_VALID_SECONDS, ""))
+        return fault if monotonic() - failed_at < WRITE_VALID_SECONDS else ""
+
+    def _record(self, part: str, fault: str) -> None:
+        if fault:
+            self._last[part] = monotonic(), fault
+
+
+@dataclass(slots=True)
 class Parts:
     """Checks the services for one process."""
 
@@ -62,10 +92,12 @@ class Parts:
     home: Path | None = None
     """The data folder, if the services' data is on a disk of this machine."""
     least_free_bytes: int = 0
+    failed_writes: FailedWrites = field(default_factory=FailedWrites)
     _written_at: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, str] = field(default_factory=dict)
     _timed_out: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     """Checks that timed out and have not ended yet, by service."""
+    _disk_write: "asyncio.Task[None] | None" = None
     _running_check: "asyncio.Task[dict[str, PartHealth]] | None" = None
 
     async def check(self) -> Mapping[str, PartHealth]:
@@ -78,15 +110,27 @@ class Parts:
         async def ping() -> None:
             await self.valkey.client.ping()
 
-        results = await asyncio.gather(
-            self._check_part("postgres", self._ping_postgres, lambda: write_probes.write_once(self.db)),
-            self._check_part("temporal", self._ping_temporal, lambda: status.write_once(self.client)),
-            self._check_part("valkey", ping, None),
-        )
-        health = dict(zip(("postgres", "temporal", "valkey"), results, strict=True))
+        checks = {
+            "postgres": self._check_part("postgres", self._ping_postgres, lambda: write_probes.write_once(self.db)),
+            "temporal": self._check_part("temporal", self._ping_temporal, lambda: status.write_once(self.client)),
+            "valkey": self._check_part("valkey", ping, None),
+        }
         if self.home is not None:
-            health["disk"] = PartHealth(disk_fault(_free_bytes(self.home), self.least_free_bytes))
-        return health
+            checks["disk"] = self._check_disk(self.home)
+            checks["processes"] = _check_processes(self.home)
+        return dict(zip(checks, await asyncio.gather(*checks.values()), strict=True))
+
+    async def _check_disk(self, home: Path) -> PartHealth:
+        if fault := disk_fault(_free_bytes(home), self.least_free_bytes):
+            return PartHealth(fault)
+        return await self._check_part("disk", _nothing, lambda: self._write_blocks(home))
+
+    async def _write_blocks(self, home: Path) -> None:
+        """Raises: OSError. If an earlier write has not ended, waits for it, so that a disk that hangs takes one thread
+        only."""
+        if self._disk_write is None or self._disk_write.done():
+            self._disk_write = asyncio.create_task(asyncio.to_thread(_take_blocks, home))
+        await asyncio.shield(self._disk_write)
 
     async def _ping_postgres(self) -> None:
         await self.db.pool.execute("SELECT 1")
@@ -95,6 +139,9 @@ class Parts:
         await self.client.service_client.check_health()
 
     async def _check_part(self, name: str, read: Check, write: Check | None) -> PartHealth:
+        if fault := self.failed_writes.recent_fault(name):
+            self._written_at.pop(name, None)
+            return PartHealth(fault)
         is_write_due = (
             write is not None and monotonic() - self._written_at.get(name, -WRITE_VALID_SECONDS) >= WRITE_VALID_SECONDS
         )
@@ -105,7 +152,7 @@ class Parts:
                 self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
                 return PartHealth(note=_WRITE_NOT_TESTED)
             self._written_at.pop(name, None)
-            return PartHealth(_FAULT_TEXTS.get(name, _no_answer)(error))
+            return PartHealth(_FAULT_TEXTS[name](error))
         if is_write_due:
             self._written_at[name] = monotonic()
             self._notes.pop(name, None)
@@ -134,8 +181,40 @@ class Parts:
             task.exception()  # The late error no longer matters.
 
 
+async def _nothing() -> None:
+    pass
+
+
+async def _check_processes(home: Path) -> PartHealth:
+    return PartHealth(hang_fault(await asyncio.to_thread(hanging_roles, DataDir(home))))
+
+
 def _no_answer(_error: BaseException) -> str:
     return _NO_ANSWER
+
+
+def _no_space(error: BaseException) -> str:
+    reason = getattr(error, "strerror", None) or "it does not complete a write in time"
+    return f"cannot write in the data folder: {reason}; free some space, or make the disk writable"
+
+
+_FAULT_TEXTS: Mapping[str, Callable[[BaseException], str]] = {
+    "postgres": write_probes.write_fault,
+    "temporal": status.write_fault,
+    "valkey": _no_answer,
+    "disk": _no_space,
+}
+
+
+def _take_blocks(folder: Path) -> None:
+    """Writes a file without a name and removes it.
+
+    Raises: OSError if the disk has no room, or accepts no writes.
+    """
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        rest = _PROBE_BYTES
+        while rest:
+            rest -= file.write(b"x" * rest)
 
 
 def _free_bytes(folder: Path) -> int:

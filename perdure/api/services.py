@@ -12,7 +12,7 @@ import structlog
 from temporalio.client import Client
 
 from perdure.api.credentials import AccessTokens, Passwords
-from perdure.api.health import Parts
+from perdure.api.health import FailedWrites, Parts
 from perdure.api.oidc import OidcConfig, Provider
 from perdure.api.rate_limits import OpenStreams, RateLimits
 from perdure.api.streams import Streams
@@ -33,6 +33,7 @@ from perdure.store.identity.sign_in import GuessCounter
 from perdure.store.valkey import Valkey
 from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
+from perdure.temporal.status import WriteObserver
 from perdure.temporal.workflow_client import Notifier
 
 _MAX_REMEMBERED_USERS = 10_000
@@ -152,7 +153,7 @@ def provider_of(settings: Settings) -> Provider | None:
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """The clients that are closed at the end."""
+    """The clients that are closed at the end, and what their writes report."""
 
     db: Database
     valkey: Valkey
@@ -161,6 +162,7 @@ class _Clients:
     text_sums: TextSums
     passwords: Passwords
     temporal: Client
+    failed_writes: FailedWrites
 
 
 @asynccontextmanager
@@ -183,8 +185,10 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     wakes = ConversationWakes(db, valkey)
     _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
-    client = await connect(sdk_metrics)
-    clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client)
+    failed_writes = FailedWrites()
+    db.on_error = failed_writes.record_postgres
+    client = await connect(sdk_metrics, [WriteObserver(failed_writes.record_temporal)])
+    clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client, failed_writes)
     listeners = asyncio.gather(wakes.run(), clients.changes.run())
     try:
         yield _build_services(settings, clients, keyring, tokens)
@@ -220,7 +224,7 @@ def _build_services(settings: Settings, clients: _Clients, keyring: Keyring, tok
         guesses=GuessCounter(valkey),
         open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
         signing_in=_build_sign_in(settings),
-        parts=Parts(db, clients.temporal, valkey, settings.home if settings.local else None, settings.least_free_bytes),
+        parts=_build_parts(settings, clients),
         uploads=_build_uploads(settings),
         audit_heads=settings.heads_file(),
         decisions_per_minute=settings.decisions_per_minute,
@@ -232,6 +236,11 @@ def _build_services(settings: Settings, clients: _Clients, keyring: Keyring, tok
         embedder=embedder_of(settings.embeddings, remote=False),
         operators=settings.operator_tokens(),
     )
+
+
+def _build_parts(settings: Settings, clients: _Clients) -> Parts:
+    home = settings.home if settings.local else None
+    return Parts(clients.db, clients.temporal, clients.valkey, home, settings.least_free_bytes, clients.failed_writes)
 
 
 def _build_sign_in(settings: Settings) -> SignInSettings:

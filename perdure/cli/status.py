@@ -18,13 +18,11 @@ from perdure.core.status import disk_fault
 from perdure.local.config import least_free_bytes, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.ports import grpc_responds, http_get, port_open, postgres_responds, valkey_responds
-from perdure.local.processes import alive, is_stopped, running_children
+from perdure.local.processes import alive, is_unresponsive, running_children
 from perdure.schemas.status import DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, each with a page to request if that shows more than an open port."""
-_MAX_HEARTBEAT_AGE_SECONDS = 6.0
-"""A process whose heartbeat is older than this hangs, because it beats every second. The supervisor kills it later."""
 _ROLE_BY_PART = {"redis": "valkey"}
 """Names of parts in the pids of run.json, if they differ."""
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
@@ -169,7 +167,13 @@ async def _check_parts(run: dict[str, Any], home: DataDir) -> list[Health]:
     for role, pid in sorted(pids.items()):
         if role not in shown_roles:
             is_ready = alive(pid) is not None and role in ready
-            state = "hangs" if is_ready and _is_unresponsive(home, role, pid) else "runs" if is_ready else "not ready"
+            state = (
+                "hangs"
+                if is_ready and is_unresponsive(pid, home.ready_file(role))
+                else "runs"
+                if is_ready
+                else "not ready"
+            )
             health.append(Health(role, state == "runs", state, pid, ""))
     return health
 
@@ -182,7 +186,8 @@ async def _part_state(name: str, address: str, page: str | None, pid: int | None
         is_ok, responds = response is not None and response[0] < 400, response is not None
     else:
         is_ok = responds = await _responds(name, host, port, address, pid)
-    is_silent = not responds or (pid is not None and _is_unresponsive(home, _ROLE_BY_PART.get(name, name), pid))
+    ready_file = home.ready_file(_ROLE_BY_PART.get(name, name))
+    is_silent = not responds or (pid is not None and is_unresponsive(pid, ready_file))
     if pid is not None and alive(pid) is not None and is_silent and await port_open(host, port):
         return "hangs"
     return "answers" if is_ok else "silent"
@@ -197,16 +202,6 @@ async def _responds(name: str, host: str, port: int, address: str, pid: int | No
     if pid is not None and name == "temporal":
         return await grpc_responds(host, port)
     return await port_open(host, port)
-
-
-def _is_unresponsive(home: DataDir, role: str, pid: int) -> bool:
-    """Returns whether a process is stopped, or its heartbeat is too old."""
-    if is_stopped(pid):
-        return True
-    try:
-        return time.time() - home.ready_file(role).stat().st_mtime > _MAX_HEARTBEAT_AGE_SECONDS
-    except OSError:
-        return False
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

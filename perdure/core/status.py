@@ -1,6 +1,7 @@
 """Faults of parts that still respond, as texts for the operator; an empty text if there is none. And turns that do not
 continue, because their workflow task fails at every attempt."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -21,6 +22,13 @@ def disk_fault(free_bytes: int, least_bytes: int) -> str:
     if free_bytes >= least_bytes:
         return ""
     return f"the disk is nearly full: {free_bytes // 1_000_000} MB are free, {least_bytes // 1_000_000} MB are required"
+
+
+def hang_fault(roles: Sequence[str]) -> str:
+    """Returns the fault of the processes of an embedded stack, by the roles of those that hang."""
+    if not roles:
+        return ""
+    return f"hangs: {', '.join(roles)}; unless it responds again, it is killed and restarted (PERDURE_HANG_SECONDS)"
 
 
 def queue_fault(workers: int, backlog: int, oldest_seconds: float) -> str:

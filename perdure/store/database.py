@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, cast
 from uuid import UUID
@@ -158,6 +158,8 @@ class Database:
         if plan_once:
             self._settings += "; SET LOCAL plan_cache_mode = force_generic_plan"
         self._statement_cache = statement_cache
+        self.on_error: Callable[[Exception], None] | None = None
+        """Called with every exception that ends a transaction."""
 
     @classmethod
     async def connect(
@@ -255,7 +257,7 @@ class Database:
             begin += f"; SELECT FROM turns WHERE id = '{UUID(turn_id)}' FOR UPDATE"
         if then:
             begin += f"; {then}"
-        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
+        async with self._reporting_connection() as connection:
             try:
                 cast(TenantConnection, connection).act_for(tenant_id, self.keyring)
                 await connection.execute(begin)
@@ -264,6 +266,16 @@ class Database:
                 await _roll_back(connection)
                 raise
             await connection.execute("COMMIT")
+
+    @asynccontextmanager
+    async def _reporting_connection(self) -> AsyncIterator[Connection]:
+        try:
+            async with self.pool.acquire(timeout=self._wait_seconds) as connection:
+                yield connection
+        except Exception as error:
+            if self.on_error is not None:
+                self.on_error(error)
+            raise
 
     @asynccontextmanager
     async def without_tenant(self) -> AsyncIterator[Connection]:

@@ -16,25 +16,40 @@ from perdure.store.valkey import Valkey
 _WRITE = (
     f"INSERT INTO write_probes (tenant_id) VALUES ('{SHARED}') ON CONFLICT (tenant_id) DO UPDATE SET at = excluded.at"
 )
+_NEW_BLOCKS = (
+    "SET LOCAL work_mem = '64kB'; WITH probe AS MATERIALIZED (SELECT repeat('x', 8000) FROM generate_series(1, 128)) "
+    "SELECT count(*) FROM probe"
+)
+"""A query whose rows need 1 MB more than its memory, so that Postgres writes them to a temporary file, which it removes
+at the end. A rewritten row reuses blocks that the row's table and the WAL have already."""
 MAX_STUCK = 50
 KEPT_SECONDS = 86_400.0
 """The maximum age of a state that is shown. A server with an older state may have been removed from its app."""
 
 
 async def write_once(db: Database) -> None:
-    """Rewrites one row and commits.
+    """Rewrites one row, takes new blocks of the disk, and commits. Nothing that it writes grows.
 
     Raises: the exceptions that `write_fault` describes.
     """
-    await db.execute(SHARED, _WRITE)
+    await db.execute(SHARED, f"{_WRITE}; {_NEW_BLOCKS}")
+
+
+def storage_fault(error: BaseException) -> str:
+    """Returns what is wrong with the storage of Postgres as text; empty if the error is about something else."""
+    if isinstance(error, asyncpg.DiskFullError):
+        return "cannot write: its disk is full; free some space there"
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return "cannot write: it is read-only; make it accept writes, or point DATABASE_URL to a server that does"
+    if isinstance(error, asyncpg.PostgresIOError):
+        return "cannot write: its disk reports errors; see the log of Postgres"
+    return ""
 
 
 def write_fault(error: BaseException) -> str:
     """Returns the meaning of a Postgres error as text."""
-    if isinstance(error, asyncpg.DiskFullError):
-        return "cannot write: the disk is full"
-    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return "cannot write: it is read-only"
+    if fault := storage_fault(error):
+        return fault
     if isinstance(error, asyncpg.CannotConnectNowError):
         return "starting, stopping or recovering"
     if isinstance(error, asyncpg.TooManyConnectionsError):

@@ -1,12 +1,13 @@
 """The client for Temporal, from Temporal's own environment variables and with Perdure's data converter."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import Client, Interceptor
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import CompositePayloadConverter, DataConverter
 from temporalio.envconfig import ClientConfig
@@ -61,7 +62,7 @@ async def require_namespace(client: Client) -> None:
             ) from None
 
 
-async def connect(metrics: tuple[str, int] | None = None) -> Client:
+async def connect(metrics: tuple[str, int] | None = None, interceptors: Sequence[Interceptor] = ()) -> Client:
     """Connects by TEMPORAL_ADDRESS, namespace, TLS and API key, or by the profile file of `temporalio.envconfig`.
 
     Raises: RuntimeError if the server does not answer.
@@ -73,6 +74,7 @@ async def connect(metrics: tuple[str, int] | None = None) -> Client:
         data_converter=DATA_CONVERTER,
         runtime=metrics_runtime(metrics),
         grpc_compression=GrpcCompression.NONE,
+        interceptors=interceptors,
     )
 
 

@@ -1,9 +1,10 @@
 """The state of Temporal: the backlog, age and workers of each task queue, and whether the server can write."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import RateLimit, TaskQueue
@@ -12,7 +13,14 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueResponse,
     UpdateTaskQueueConfigRequest,
 )
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    WorkflowHandle,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.contracts.turns import Kind, Routing
@@ -22,8 +30,20 @@ POLLED_WITHIN = timedelta(seconds=75)
 _TYPES = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
 PROBE_QUEUE = "perdure-write-probe"
 _REASON = "rewritten to check write access"
-_NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
-_FULL = ("full", "no space left")
+_FULL = ("disk is full", "table is full", "disk full", "no space left", "sqlite_full", "quota exceeded")
+_LOCKED = ("is locked", "sqlite_busy", "sqlite_locked")
+_READ_ONLY = ("readonly", "read-only", "read only")
+_BROKEN = ("disk i/o error", "input/output error", "malformed", "shard status unknown")
+"""The last one is the answer to a start or signal while the server cannot write a shard (measured)."""
+_STORAGE_FAULTS = (
+    (_FULL, "cannot write: the disk of its store is full; free some space there"),
+    (_LOCKED, "cannot write: another program has locked its store; end that program"),
+    (_READ_ONLY, "cannot write: its store is read-only; make it writable"),
+    (_BROKEN, "cannot write: its store has errors; see the log of Temporal"),
+)
+_REFUSALS = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+_REFUSAL_WORDS = ("permission", "unauthorized", "not authorized", "not allowed", "forbidden", "unsupported")
+_MORE_REFUSAL_WORDS = ("not supported", "not enabled", "disabled", "unimplemented", "not implemented")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +126,66 @@ async def write_once(client: Client) -> None:
 
 
 def not_tested(error: BaseException) -> bool:
-    """Returns whether the server answered but does not let this client write such a setting, as a hosted one may."""
-    return isinstance(error, RPCError) and error.status in _NOT_TESTED
+    """Returns whether the server answered but does not let this client write such a setting, as a hosted one may.
+
+    INVALID_ARGUMENT counts only with such a text: the embedded server also sends it for each error of its store, such
+    as `database is locked (5) (SQLITE_BUSY)` (measured). An unknown text counts as a fault.
+    """
+    if not isinstance(error, RPCError) or storage_fault(error):
+        return False
+    is_worded = any(word in error.message.lower() for word in (*_REFUSAL_WORDS, *_MORE_REFUSAL_WORDS))
+    return error.status in _REFUSALS or (error.status is RPCStatusCode.INVALID_ARGUMENT and is_worded)
+
+
+def storage_fault(error: BaseException) -> str:
+    """Returns what is wrong with the server's store as text; empty if the error is about something else. The status
+    code does not tell: a full store is UNAVAILABLE, and a locked one INVALID_ARGUMENT (measured)."""
+    if not isinstance(error, RPCError):
+        return ""
+    message = error.message.lower()
+    return next((text for words, text in _STORAGE_FAULTS if any(word in message for word in words)), "")
 
 
 def write_fault(error: BaseException) -> str:
-    """Explains a Temporal error as a sentence."""
-    if isinstance(error, RPCError) and any(word in error.message.lower() for word in _FULL):
-        return "cannot write: the disk is full"
+    """Explains a Temporal error as a sentence. A server with a full store repeats a write for 14 s before it answers
+    (measured)."""
+    if fault := storage_fault(error):
+        return fault
+    if isinstance(error, TimeoutError):
+        return "does not complete a write in time; if it runs, its disk may be full or its store locked"
     if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
         return "overloaded"
+    if isinstance(error, RPCError) and error.status is RPCStatusCode.INVALID_ARGUMENT:
+        return "cannot write: it rejects the check of write access; see the log of Temporal"
     return "does not answer"
+
+
+class _ObservedCalls(OutboundInterceptor):
+    def __init__(self, following: OutboundInterceptor, on_error: Callable[[RPCError], None]) -> None:
+        super().__init__(following)
+        self._on_error = on_error
+
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+        try:
+            return await super().start_workflow(input)
+        except RPCError as error:
+            self._on_error(error)
+            raise
+
+    async def signal_workflow(self, input: SignalWorkflowInput) -> None:
+        try:
+            await super().signal_workflow(input)
+        except RPCError as error:
+            self._on_error(error)
+            raise
+
+
+class WriteObserver(Interceptor):
+    """Reports the errors of the writes that a client makes: its starts and signals."""
+
+    def __init__(self, on_error: Callable[[RPCError], None]) -> None:
+        self.on_error = on_error
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        """Returns the client's calls with a report of each error."""
+        return _ObservedCalls(next, self.on_error)
