@@ -17,12 +17,11 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram
 from temporalio.client import Client
 
-from perdure.core.status import disk_fault, hang_fault
-from perdure.local.data_dir import DataDir
-from perdure.local.processes import hanging_roles
+from perdure.core.status import HANG_SECONDS, disk_fault, hang_fault
 from perdure.store import status as write_probes
 from perdure.store.database import Database
 from perdure.store.valkey import Valkey
+from perdure.telemetry.heartbeat import silent_processes
 from perdure.temporal import status
 
 Check = Callable[[], Coroutine[Any, Any, None]]
@@ -93,6 +92,8 @@ class Parts:
     """The data folder, if the services' data is on a disk of this machine."""
     least_free_bytes: int = 0
     failed_writes: FailedWrites = field(default_factory=FailedWrites)
+    gate: Path | None = None
+    """The gate of an embedded stack, in the folder with the heartbeats of its programs."""
     _written_at: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, str] = field(default_factory=dict)
     _timed_out: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -117,7 +118,8 @@ class Parts:
         }
         if self.home is not None:
             checks["disk"] = self._check_disk(self.home)
-            checks["processes"] = _check_processes(self.home)
+        if self.gate is not None:
+            checks["processes"] = _check_processes(self.gate)
         return dict(zip(checks, await asyncio.gather(*checks.values()), strict=True))
 
     async def _check_disk(self, home: Path) -> PartHealth:
@@ -139,9 +141,13 @@ class Parts:
         await self.client.service_client.check_health()
 
     async def _check_part(self, name: str, read: Check, write: Check | None) -> PartHealth:
-        if fault := self.failed_writes.recent_fault(name):
+        failed = self.failed_writes.recent_fault(name)
+        if failed:
             self._written_at.pop(name, None)
-            return PartHealth(fault)
+        health = await self._probe_part(name, read, write)
+        return PartHealth(failed) if failed and not health.fault else health
+
+    async def _probe_part(self, name: str, read: Check, write: Check | None) -> PartHealth:
         is_write_due = (
             write is not None and monotonic() - self._written_at.get(name, -WRITE_VALID_SECONDS) >= WRITE_VALID_SECONDS
         )
@@ -185,8 +191,8 @@ async def _nothing() -> None:
     pass
 
 
-async def _check_processes(home: Path) -> PartHealth:
-    return PartHealth(hang_fault(await asyncio.to_thread(hanging_roles, DataDir(home))))
+async def _check_processes(gate: Path) -> PartHealth:
+    return PartHealth(hang_fault(silent_processes(gate, HANG_SECONDS)))
 
 
 def _no_answer(_error: BaseException) -> str:

@@ -240,7 +240,15 @@ def _build_services(settings: Settings, clients: _Clients, keyring: Keyring, tok
 
 def _build_parts(settings: Settings, clients: _Clients) -> Parts:
     home = settings.home if settings.local else None
-    return Parts(clients.db, clients.temporal, clients.valkey, home, settings.least_free_bytes, clients.failed_writes)
+    return Parts(
+        clients.db,
+        clients.temporal,
+        clients.valkey,
+        home,
+        settings.least_free_bytes,
+        clients.failed_writes,
+        settings.start_gate,
+    )
 
 
 def _build_sign_in(settings: Settings) -> SignInSettings:

@@ -14,11 +14,11 @@ import typer
 from perdure.cli.connection import Environment, Role, connect
 from perdure.cli.terminal import OTHER, AsJson, fail, say, say_json, table
 from perdure.client import ApiError, Client
-from perdure.core.status import disk_fault
+from perdure.core.status import HANG_SECONDS, disk_fault
 from perdure.local.config import least_free_bytes, own_environ
 from perdure.local.data_dir import DataDir
 from perdure.local.ports import grpc_responds, http_get, port_open, postgres_responds, valkey_responds
-from perdure.local.processes import alive, is_unresponsive, running_children
+from perdure.local.processes import alive, is_stopped, running_children
 from perdure.schemas.status import DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
@@ -167,13 +167,7 @@ async def _check_parts(run: dict[str, Any], home: DataDir) -> list[Health]:
     for role, pid in sorted(pids.items()):
         if role not in shown_roles:
             is_ready = alive(pid) is not None and role in ready
-            state = (
-                "hangs"
-                if is_ready and is_unresponsive(pid, home.ready_file(role))
-                else "runs"
-                if is_ready
-                else "not ready"
-            )
+            state = "hangs" if is_ready and _is_unresponsive(home, role, pid) else "runs" if is_ready else "not ready"
             health.append(Health(role, state == "runs", state, pid, ""))
     return health
 
@@ -186,8 +180,7 @@ async def _part_state(name: str, address: str, page: str | None, pid: int | None
         is_ok, responds = response is not None and response[0] < 400, response is not None
     else:
         is_ok = responds = await _responds(name, host, port, address, pid)
-    ready_file = home.ready_file(_ROLE_BY_PART.get(name, name))
-    is_silent = not responds or (pid is not None and is_unresponsive(pid, ready_file))
+    is_silent = not responds or (pid is not None and _is_unresponsive(home, _ROLE_BY_PART.get(name, name), pid))
     if pid is not None and alive(pid) is not None and is_silent and await port_open(host, port):
         return "hangs"
     return "answers" if is_ok else "silent"
@@ -202,6 +195,16 @@ async def _responds(name: str, host: str, port: int, address: str, pid: int | No
     if pid is not None and name == "temporal":
         return await grpc_responds(host, port)
     return await port_open(host, port)
+
+
+def _is_unresponsive(home: DataDir, role: str, pid: int) -> bool:
+    """Returns whether a process is stopped, or its heartbeat is too old."""
+    if is_stopped(pid):
+        return True
+    try:
+        return time.time() - home.ready_file(role).stat().st_mtime > HANG_SECONDS
+    except OSError:
+        return False
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -10,6 +10,9 @@ from perdure.contracts.turns import StuckTask
 
 LATE_SECONDS = 60.0
 """Age in seconds from which a waiting task means that its queue is not being processed."""
+HANG_SECONDS = 6.0
+"""Age of a heartbeat in seconds from which its process hangs, because it beats every second. The supervisor kills it
+later."""
 MIN_FAILURES = 5
 """The failed attempts of a workflow task after which its turn counts as stuck. A killed worker causes one or two.
 Their distance grows: the fifth comes after half a minute, the tenth after nine minutes (measured). A signal starts the

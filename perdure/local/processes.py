@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from perdure.local.data_dir import DataDir, StackError
+from perdure.local.data_dir import StackError
 
 _PR_SET_PDEATHSIG = 1
 # Looked up before any fork: after one, the child may only call what is already loaded.
@@ -41,8 +41,6 @@ _MIN_CPU_SHARE = 0.01
 """The share of one processor that counts as progress; a process that only waits and polls uses less."""
 PROBE_SECONDS = 2.0
 """Seconds between probes of a running part."""
-_MAX_HEARTBEAT_AGE_SECONDS = 6.0
-"""A process whose heartbeat is older than this hangs, because it beats every second. The supervisor kills it later."""
 _SUSPENDED_SECONDS = 8.0
 """A longer gap between two checks shows that the supervisor itself did not run."""
 _FIRST_REPORT_SECONDS = 20.0
@@ -139,26 +137,6 @@ def is_stopped(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def is_unresponsive(pid: int, ready_file: Path) -> bool:
-    """Returns whether a ready process is stopped, or the heartbeat in its ready file is too old."""
-    if is_stopped(pid):
-        return True
-    try:
-        return time.time() - ready_file.stat().st_mtime > _MAX_HEARTBEAT_AGE_SECONDS
-    except OSError:
-        return False
-
-
-def hanging_roles(home: DataDir) -> list[str]:
-    """Returns the ready processes of a running stack that hang, by its run.json; empty if that cannot be read."""
-    try:
-        run = json.loads(home.run_file.read_text())
-        ready = [(role, int(run["pids"][role])) for role in run["ready"] if role in run["pids"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return [role for role, pid in ready if is_unresponsive(pid, home.ready_file(role))]
 
 
 def describe_exit(code: int) -> str:

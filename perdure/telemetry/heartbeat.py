@@ -55,6 +55,19 @@ def heartbeat_fault(file: Path) -> str:
     return f"not responding: no heartbeat for {silent_seconds:.0f} s" if silent_seconds > MAX_SILENT_SECONDS else ""
 
 
+def silent_processes(gate: Path, seconds: float) -> list[str]:
+    """Returns the files beside an embedded stack's gate whose processes have been silent for longer than this. A file
+    from before the gate was opened is of an earlier start, and does not count."""
+    beats: dict[str, float] = {}
+    for file in gate.parent.iterdir():
+        with suppress(OSError):  # its process has ended
+            beats[file.name] = file.stat().st_mtime
+    opened_at = beats.pop(gate.name, None)
+    if opened_at is None:
+        return []
+    return sorted(name for name, at in beats.items() if opened_at <= at < time.time() - seconds)
+
+
 def wait_for_gate(gate: Path | None) -> None:
     """Returns when `gate` exists. Without a gate it returns at once, as in a deployment that prepares the database
     first.

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -39,9 +41,25 @@ def ready(stack: RunningStack) -> int:
     return answer.status_code
 
 
+def faults(stack: RunningStack) -> dict[str, str]:
+    """The faults of the parts, as the API reports them to an operator."""
+    headers = {"Authorization": f"Bearer {stack.token('reviewer')}"}
+    found = httpx.get(f"{stack.api}/v1/status", headers=headers, timeout=30).json()
+    return {part["name"]: part["fault"] for part in found["parts"] if part["fault"]}
+
+
 def requester(stack: RunningStack) -> httpx.Client:
     headers = {"Authorization": f"Bearer {stack.token('requester')}"}
     return httpx.Client(base_url=stack.api, headers=headers, timeout=30)
+
+
+def try_turn(stack: RunningStack) -> int:
+    """The status of a request that starts a turn in a new conversation."""
+    with requester(stack) as client:
+        made = client.post("/v1/conversations", json={"agent": "general"})
+        if made.status_code != 201:
+            return made.status_code
+        return client.post(f"/v1/conversations/{made.json()['id']}/turns", json={"message": "/echo hi"}).status_code
 
 
 def echo(stack: RunningStack) -> str:
@@ -73,6 +91,8 @@ def test_stopped_parts_are_named_killed_and_started_again(own_stack: RunningStac
         states = {part["name"]: part["state"] for part in Command(own_stack.home)("status", "--json").json["parts"]}
         return all(states[{"valkey": "redis"}.get(role, role)] == "hangs" for role in roles)
 
+    if not {"api", "postgres"} & {*roles}:  # the API itself knows it too
+        wait_until(lambda: roles[0] in faults(own_stack).get("processes", ""), 10, f"the API does not know of {roles}")
     wait_until(all_hang, 20, f"status does not show that {roles} hang")
     wait_until(
         lambda: all(own_stack.read()["pids"].get(role) != before[role] for role in roles), 40, f"{roles} not killed"
@@ -112,6 +132,45 @@ def fill(folder: Path) -> Path:
             pass
     assert shutil.disk_usage(folder).free < 1 << 20
     return file
+
+
+@contextmanager
+def locked(store: Path) -> Iterator[None]:
+    """Holds the lock that a backup or another program can take on the store."""
+    with closing(sqlite3.connect(store, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+@contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    file = fill(disk)
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+@pytest.mark.timeout(300)
+def test_a_locked_store_and_a_full_disk_are_red_within_seconds_and_green_after(tmp_path: Path) -> None:
+    """Without a least number of free bytes, so that only what cannot be written tells."""
+    with small_disk(tmp_path / "home") as disk, running(disk, "--examples", PERDURE_LEAST_FREE_BYTES="0") as stack:
+        wait_until(lambda: stack.token("admin") in terminal(stack), 60, "the stack did not come up")
+        for fault, parts in ((locked(disk / "temporal.db"), {"temporal"}), (filled(disk), {"postgres", "disk"})):
+            wait_until(lambda: ready(stack) == 200, 30, "the stack is not ready")
+            assert echo(stack) == "still here"
+            with fault:
+                wait_until(lambda: ready(stack) == 503, 10, f"it is ready without {parts}")
+                assert parts <= faults(stack).keys()
+                with ThreadPoolExecutor(5) as pool:  # the writes of requests fail too, at any time
+                    answers = [*pool.map(lambda _: try_turn(stack), range(5))]
+                assert answers.count(202) == (5 if parts == {"temporal"} else 0), answers
+                for _ in range(20):
+                    assert ready(stack) == 503
+                    time.sleep(0.25)
+            wait_until(lambda: ready(stack) == 200, 10, f"not ready after {parts}")
+            assert not faults(stack)
+        wait_until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
 
 
 @pytest.mark.timeout(300)

@@ -25,6 +25,7 @@ from perdure.api.health import WRITE_VALID_SECONDS, Parts
 from perdure.local import DataParts
 from perdure.local.ports import free_port, is_free
 from perdure.settings import Settings
+from perdure.store import status as write_probes
 from perdure.store.status import write_fault
 from perdure.temporal import status as write_probe
 from tests.conftest import Person, Urls, as_owner
@@ -359,30 +360,50 @@ async def test_parts_that_are_well_have_no_fault_and_were_written(api: Api, urls
     assert time.monotonic() - began < WRITE_VALID_SECONDS
 
 
-async def test_a_read_only_postgres_is_reported_as_a_fault(api: Api, visitor: Caller, urls: Urls) -> None:
+async def test_a_write_that_a_read_only_postgres_rejects_counts_at_once(api: Api, visitor: Caller, urls: Urls) -> None:
     """Makes every new transaction read-only, as a provider does whose disk is full."""
     name = urls.app.rpartition("/")[2]
     admin = await asyncpg.connect(urls.admin)
     parts = parts_of(api)
+    parts.failed_writes = api.services.parts.failed_writes
 
-    async def unready() -> bool:  # its own look may have written a moment ago
+    async def well() -> bool:
         ready = await visitor.get("/readyz")
-        return (ready.status_code, ready.json()) == (503, {"ready": False})
+        return (ready.status_code, ready.json()) == (200, {"ready": True}) and not (await faults(parts))["postgres"]
 
     try:
+        await until(well)  # its own look has written a moment ago, which speaks for seconds
         await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await api.services.db.pool.expire_connections()
+        async with api.client() as client:
+            assert_unavailable(await client.post("/v1/conversations", json={"agent": "general"}))
         assert (await faults(parts))["postgres"]
-        await until(unready)
+        ready = await visitor.get("/readyz")
+        assert (ready.status_code, ready.json()) == (503, {"ready": False})
+        await asyncio.sleep(WRITE_VALID_SECONDS)
+        assert (await faults(parts))["postgres"], "no check has written since"
     finally:
         await admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
         await api.services.db.pool.expire_connections()
         await admin.close()
-    assert (await faults(parts))["postgres"] == ""
+    await until(well, 10)
+
+
+async def test_a_check_of_postgres_takes_new_blocks_of_its_disk(api: Api, urls: Urls) -> None:
+    taken = "SELECT temp_bytes FROM pg_stat_database WHERE datname = current_database()"
+    async with as_owner(urls.owner) as owner:
+        before = await owner.fetchval(taken)
+
+        async def has_taken() -> bool:  # Postgres counts them a little later
+            await write_probes.write_once(api.services.db)
+            return bool(await owner.fetchval(taken) >= before + (1 << 20))
+
+        await until(has_taken)
 
 
 async def test_the_disk_of_the_local_data_folder_is_checked(api: Api, tmp_path: Path) -> None:
     assert (await faults(parts_of(api, tmp_path)))["disk"] == ""
+    assert (await faults(parts_of(api, tmp_path / "missing")))["disk"], "writing there fails"
     more_than_there_is = shutil.disk_usage(tmp_path).total + 1
     assert (await faults(parts_of(api, tmp_path, more_than_there_is)))["disk"]
     assert "disk" not in await faults(parts_of(api, None, more_than_there_is))
@@ -390,21 +411,59 @@ async def test_the_disk_of_the_local_data_folder_is_checked(api: Api, tmp_path: 
 
 @dataclass
 class Refusing:
-    """A Temporal that is reached by a client without the right to write settings, as a hosted one may be."""
+    """A Temporal that answers one kind of request with an error, and the others with nothing."""
 
     status: RPCStatusCode
+    message: str
+    method: str = "update_task_queue_config"
 
-    async def update_task_queue_config(self, _request: object) -> None:
-        raise RPCError("Request unauthorized.", self.status, b"")
+    def __getattr__(self, name: str) -> object:
+        async def answer(*_: object, **__: object) -> None:
+            if name == self.method:
+                raise RPCError(self.message, self.status, b"")
+
+        return answer
 
 
-@pytest.mark.parametrize("status", [RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED])
-async def test_a_forbidden_write_is_reported(api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode) -> None:
-    monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", Refusing(status))
+async def test_a_start_that_temporal_cannot_store_counts_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = Refusing(RPCStatusCode.UNAVAILABLE, "shard status unknown", "start_workflow_execution")
+    parts = api.services.parts
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(api.services.notifier.client), "workflow_service", refusing)
+            accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo hi"})
+            assert accepted.status_code == 202
+            await until(lambda: parts.failed_writes.recent_fault("temporal"))
+            assert (await faults(parts))["temporal"], "a successful check of now outweighs it"
+        await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")
+
+    async def well() -> bool:
+        return not (await faults(parts))["temporal"]
+
+    await until(well, 10)
+
+
+@pytest.mark.parametrize(("status", "message", "is_fault"), [
+    ("PERMISSION_DENIED", "Request unauthorized.", False),
+    ("UNIMPLEMENTED", "unknown method UpdateTaskQueueConfig", False),
+    ("INVALID_ARGUMENT", "UpdateTaskQueueConfig is not supported in this namespace", False),
+    ("INVALID_ARGUMENT", "database is locked (5) (SQLITE_BUSY)", True),  # of the embedded server, as are all its errors
+    ("INVALID_ARGUMENT", "attempt to write a readonly database (8)", True),
+    ("INVALID_ARGUMENT", "something new", True),
+    ("PERMISSION_DENIED", "cannot execute UPDATE in a read-only transaction", True),
+    ("UNAVAILABLE", "Failed to commit transaction. Error: database or disk is full (13)", True),
+    ("NOT_FOUND", "Namespace default is not found.", True),
+])  # fmt: skip
+async def test_a_forbidden_write_is_noted_and_a_failed_one_is_a_fault(
+    api: Api, monkeypatch: pytest.MonkeyPatch, status: str, message: str, is_fault: bool
+) -> None:
+    refusing = Refusing(RPCStatusCode[status], message)
+    monkeypatch.setattr(type(api.services.notifier.client), "workflow_service", refusing)
     parts = parts_of(api)
     for _ in range(2):
         look = (await parts.check())["temporal"]
-        assert look.fault == "" and look.note
+        assert (bool(look.fault), bool(look.note)) == (is_fault, not is_fault)
 
 
 def test_each_kind_of_outage_has_its_own_code() -> None:
@@ -414,8 +473,10 @@ def test_each_kind_of_outage_has_its_own_code() -> None:
     assert write_fault(ConnectionRefusedError()) == of_postgres[4]
     full = RPCError("UpdateTaskQueueUserData failed: database or disk is full", RPCStatusCode.UNAVAILABLE, b"")
     busy = RPCError("too many", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
-    of_temporal = [write_probe.write_fault(error) for error in (full, busy, TimeoutError())]
-    assert all(of_temporal) and len(set(of_temporal)) == 3
+    locked = RPCError("database is locked (5) (SQLITE_BUSY)", RPCStatusCode.INVALID_ARGUMENT, b"")
+    silent = RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
+    of_temporal = [write_probe.write_fault(error) for error in (full, busy, locked, silent, TimeoutError())]
+    assert all(of_temporal) and len(set(of_temporal)) == 5
 
 
 async def test_checking_temporal_by_a_write_leaves_no_growing_data(temporal: Client) -> None:
