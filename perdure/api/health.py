@@ -98,7 +98,7 @@ class Parts:
     _notes: dict[str, str] = field(default_factory=dict)
     _timed_out: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     """Checks that timed out and have not ended yet, by service."""
-    _disk_write: "asyncio.Task[None] | None" = None
+    _disk_write: "asyncio.Task[OSError | None] | None" = None
     _running_check: "asyncio.Task[dict[str, PartHealth]] | None" = None
 
     async def check(self) -> Mapping[str, PartHealth]:
@@ -132,7 +132,8 @@ class Parts:
         only."""
         if self._disk_write is None or self._disk_write.done():
             self._disk_write = asyncio.create_task(asyncio.to_thread(_take_blocks, home))
-        await asyncio.shield(self._disk_write)
+        if error := await asyncio.shield(self._disk_write):
+            raise error
 
     async def _ping_postgres(self) -> None:
         await self.db.pool.execute("SELECT 1")
@@ -151,16 +152,17 @@ class Parts:
         is_write_due = (
             write is not None and monotonic() - self._written_at.get(name, -WRITE_VALID_SECONDS) >= WRITE_VALID_SECONDS
         )
+        began = monotonic()
         try:
             await self._run_with_timeout(name, write if write is not None and is_write_due else read)
         except Exception as error:  # Any error means that the service is not healthy.
             if is_write_due and status.not_tested(error):
-                self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
+                self._written_at[name], self._notes[name] = began, _WRITE_NOT_TESTED
                 return PartHealth(note=_WRITE_NOT_TESTED)
             self._written_at.pop(name, None)
             return PartHealth(_FAULT_TEXTS[name](error))
         if is_write_due:
-            self._written_at[name] = monotonic()
+            self._written_at[name] = began  # a write that failed meanwhile needs another check
             self._notes.pop(name, None)
         return PartHealth(note=self._notes.get(name, ""))
 
@@ -212,15 +214,17 @@ _FAULT_TEXTS: Mapping[str, Callable[[BaseException], str]] = {
 }
 
 
-def _take_blocks(folder: Path) -> None:
-    """Writes a file without a name and removes it.
-
-    Raises: OSError if the disk has no room, or accepts no writes.
-    """
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        rest = _PROBE_BYTES
-        while rest:
-            rest -= file.write(b"x" * rest)
+def _take_blocks(folder: Path) -> OSError | None:
+    """Writes a file without a name, and removes it. Returns the error of a disk that has no room or accepts no
+    writes."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            remaining = _PROBE_BYTES
+            while remaining:
+                remaining -= file.write(b"x" * remaining)
+    except OSError as error:
+        return error
+    return None
 
 
 def _free_bytes(folder: Path) -> int:

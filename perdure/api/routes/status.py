@@ -27,14 +27,14 @@ UNAVAILABLE = "unavailable"
 
 @status_router.get("/status")
 async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, object]:
-    """Reports the state of the deployment. A part that is down or read-only appears within seconds.
+    """Reports the state of the deployment. Parts that are down, full, locked or read-only appear within seconds.
 
     Reviewers and administrators of a tenant see their tenant: whether all parts work, which parts are unavailable, the
     open turns, those that do not continue, and the oldest pending approval.
 
-    Operators see what concerns all tenants: workers and backlog by queue, MCP servers, the cause of each failure and
-    the Temporal Web UI. `is_operator` distinguishes the two answers. An operator token belongs to no tenant, so its
-    `turns`, `stuck_turns` and `oldest_approval` are empty.
+    Operators see what concerns all tenants: workers and backlog by queue, MCP servers, the cause of each failure,
+    hanging programs (`processes`) and the Temporal Web UI. `is_operator` distinguishes the two answers. An operator
+    token belongs to no tenant, so its `turns`, `stuck_turns` and `oldest_approval` are empty.
     """
     _check_reader(caller)
     tenant_id = caller.tenant_id if caller is not None else services.signing_in.tenant
@@ -119,8 +119,9 @@ async def healthz() -> dict[str, str]:
 @health_router.get("/readyz")
 async def readyz(services: ServicesDep) -> JSONResponse:
     """Reports whether the API can serve requests: Postgres and Temporal accept writes, and a local disk has free space.
-    A Valkey outage affects only live tokens, so it does not count. The response is one word and needs no token or
-    allowed host. Operators get the details from `GET /v1/status`."""
+    A write of a request that met a full, read-only or locked store counts for 5 s, and then until a check can write. A
+    Valkey outage affects only live tokens, so it does not count. The response is one word and needs no token or allowed
+    host. Operators get the details from `GET /v1/status`."""
     parts = await services.parts.check()
     ready = not any(parts[name].fault for name in REQUIRED_PARTS if name in parts)
     return JSONResponse({"ready": ready}, 200 if ready else 503)

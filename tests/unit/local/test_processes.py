@@ -14,6 +14,7 @@ import pytest
 
 from perdure.local import processes
 from perdure.local.data_dir import StackError
+from perdure.telemetry.heartbeat import silent_processes
 from tests.eventually import wait_until
 
 
@@ -149,6 +150,22 @@ def test_a_slow_start_is_reported_from_time_to_time() -> None:
 def test_a_part_hangs_without_an_answer_in_time(limit: float, records: list[tuple[float, bool]], hangs: bool) -> None:
     detector = processes.HangDetector(limit, 0.0)
     assert [detector.is_hung(responded, now) for now, responded in records][-1] is hangs
+
+
+def test_heartbeats_of_this_start_tell_which_programs_hang(tmp_path: Path) -> None:
+    gate, now = tmp_path / "gate", time.time()
+    assert silent_processes(gate, 6) == [], "before the start"
+    for name, age in (
+        ("gate", 100),
+        ("api", 0.5),
+        ("llm", 7),
+        ("relay", 5),
+        ("turns", 99),
+        ("of an earlier start", 200),
+    ):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (now - age, now - age))
+    assert silent_processes(gate, 6) == ["llm", "turns"]
 
 
 def test_start_and_hang_times_are_read_in_seconds() -> None:
