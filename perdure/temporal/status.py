@@ -30,10 +30,10 @@ POLLED_WITHIN = timedelta(seconds=75)
 _TYPES = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
 PROBE_QUEUE = "perdure-write-probe"
 _REASON = "rewritten to check write access"
-_FULL = ("disk is full", "table is full", "disk full", "no space left", "sqlite_full", "quota exceeded")
+_FULL = ("disk is full", "table is full", "disk full", "no space left", "sqlite_full", "disk quota exceeded")
 _LOCKED = ("is locked", "sqlite_busy", "sqlite_locked")
 _READ_ONLY = ("readonly", "read-only", "read only")
-_BROKEN = ("disk i/o error", "input/output error", "malformed", "shard status unknown")
+_BROKEN = ("disk i/o error", "input/output error", "image is malformed", "shard status unknown")
 """The last one is the answer to a start or signal while the server cannot write a shard (measured)."""
 _STORAGE_FAULTS = (
     (_FULL, "cannot write: the disk of its store is full; free some space there"),
