@@ -19,7 +19,7 @@ from perdure.api.auth import token_principal, uses_tls
 from perdure.api.credentials import Audience, token_expiry
 from perdure.api.request_bodies import RegisterBody
 from perdure.api.services import Services
-from perdure.contracts.errors import CallerError, LimitReached
+from perdure.contracts.errors import CallerError, LimitReached, PerdureError
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import Credential, SignInMethod
 from perdure.core.passwords import ACCOUNT, ADDRESS, DEVICE, PLACE, wait_left
@@ -39,6 +39,14 @@ _DEVICE_COOKIE = "perdure_device"
 _DEVICE_SEAL_PURPOSE = "known device"
 _MAX_COUNT_ATTEMPTS = 20
 """The number of times that counting an attempt is retried if others are counted at the same time."""
+_WAY_OUT = (
+    "The code is still valid: wait, or register from another address; `python -m perdure.apps.bootstrap` with the same "
+    "settings prints a new code and ends the wait"
+)
+_LOCAL_WAY_OUT = (
+    "The code is still valid: wait, or register without it on this machine with `perdure users register NAME`; a new "
+    "start of the stack ends the wait"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -90,30 +98,48 @@ async def by_token(services: Services, token: str) -> SignedIn:
         )
 
 
-async def by_registration(services: Services, body: RegisterBody, authorization: str = "") -> SignedIn:
+async def by_registration(services: Services, scope: Scope, body: RegisterBody, authorization: str = "") -> SignedIn:
     """Registers a user and signs in. `authorization` can hold a local administrator's token, which allows the first
     user to register.
 
     Raises: CallerError 401 `setup_code_needed`, `token_invalid`; 403 `setup_code_invalid`, `invitation_needed`,
-    `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `sign_in_busy`.
+    `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `too_many_tries`,
+    `sign_in_busy`.
     """
     tenant = body.tenant or services.signing_in.tenant
     is_vouched_for = await _is_vouched_for(services, tenant, authorization)
-    newcomer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, is_vouched_for)
+    address = counted_as((scope.get("client") or ("", 0))[0])
+    newcomer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, is_vouched_for, address)
     rules = {"is_open": services.signing_in.open_registration, "local": services.local}
     async with services.db.transaction(tenant) as tx:
         display_name = await registration.invited_as(tx, newcomer)
         refusal = None if newcomer.invitation else await registration.registration_refusal(tx, newcomer, **rules)
     if refusal is not None:  # Raised after the commit, which stores the number of wrong codes.
+        _report_wait(services, tenant, address, refusal)
         raise refusal
     await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
     hashed = await services.passwords.hash_password(body.password)
     async with services.db.transaction(tenant) as tx:
         user_id, credential, is_first = await registration.register(tx, newcomer, hashed, **rules)
         signed_in = await open_session(services, tx, tenant, user_id, credential)
-    if is_first and services.setup_code_file is not None:
-        services.setup_code_file.unlink(missing_ok=True)  # The supervisor removes it from run.json.
+    if is_first and tenant == services.signing_in.tenant:
+        remove_setup_code_file(services)
     return signed_in
+
+
+def remove_setup_code_file(services: Services) -> None:
+    """Removes the plain setup code, if the embedded stack keeps one. The supervisor then removes it from run.json."""
+    if services.setup_code_file is not None:
+        services.setup_code_file.unlink(missing_ok=True)
+
+
+def _report_wait(services: Services, tenant: str, address: str, refusal: PerdureError) -> None:
+    """Logs, once for each wait, that an address must wait after wrong setup codes. `perdure up` shows the line."""
+    if refusal.details.get("tries_left") != 0:
+        return
+    seconds = refusal.details["retry_after_seconds"]
+    way_out = _LOCAL_WAY_OUT if services.local else _WAY_OUT
+    _log.warning("setup_code_tries_limited", tenant=tenant, address=address, wait_seconds=seconds, way_out=way_out)
 
 
 async def _is_vouched_for(services: Services, tenant_id: str, authorization: str) -> bool:

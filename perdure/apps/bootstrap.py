@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ from perdure.store.approvals.reissue import outdated_tools
 from perdure.store.audit import seal, signers_of
 from perdure.store.database import Connection, Database, reach_postgres
 from perdure.store.identity import registration, users
+from perdure.store.identity.registration import IssuedCode
 from perdure.store.migrations import bring_up, is_newest, provision
 from perdure.store.status import ServerStates
 from perdure.store.turns.reconcile import list_tenants, open_turns
@@ -79,6 +81,7 @@ class Bootstrapped:
     """Lines about the agents that are left out, with the reasons."""
     setup_code: str = ""
     """The code that registers the first user; empty once the tenant has users."""
+    setup_code_expires_at: datetime | None = None
     still_published: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """If no app was requested: the agents that stay published, by app."""
 
@@ -118,9 +121,9 @@ async def bootstrap(
             return Bootstrapped(tokens, skipped, still_published=kept)
         async with owner.transaction(settings.tenant) as tx:
             await users.ensure_tenant(tx, settings.tenant)  # a user can register in it
-        code = await _ensure_setup_code(owner, settings)
+        issued = await _ensure_setup_code(owner, settings)
         tokens = await _ensure_local_users(owner, settings, keyring) if settings.local else {}
-        return Bootstrapped(tokens, skipped, code, kept)
+        return Bootstrapped(tokens, skipped, issued.code, issued.expires_at, kept)
     finally:
         await owner.close()
 
@@ -387,7 +390,7 @@ async def _ensure_user(owner: Database, tenant: str, name: str, roles: list[str]
         await users.ensure_user(tx, tenant, name, roles, sha256_hex(token), keyring)
 
 
-async def _ensure_setup_code(owner: Database, settings: Settings) -> str:
+async def _ensure_setup_code(owner: Database, settings: Settings) -> IssuedCode:
     """Returns the code with which the tenant's first user registers; empty if it has users.
 
     The embedded stack stores the code in a file, so that its next start can print it again. Elsewhere each run creates
@@ -396,13 +399,13 @@ async def _ensure_setup_code(owner: Database, settings: Settings) -> str:
     code_file = settings.home / SETUP_CODE_FILE
     stored = _stored_code(code_file) if settings.local else ""
     async with owner.transaction(settings.tenant) as tx:
-        code = await registration.ensure_code(tx, settings.tenant, stored, local=settings.local)
-    if settings.local and code != stored:
-        if code:
-            _write_private(code_file, code + "\n")
+        issued = await registration.ensure_code(tx, settings.tenant, stored, local=settings.local)
+    if settings.local and issued.code != stored:
+        if issued.code:
+            _write_private(code_file, issued.code + "\n")
         else:
             code_file.unlink(missing_ok=True)
-    return code
+    return issued
 
 
 def _stored_code(path: Path) -> str:
@@ -520,12 +523,13 @@ def main() -> None:
     output: dict[str, object] = {"tokens": result.tokens, "left_out": result.skipped, "kept": result.still_published}
     if result.setup_code:
         output["setup_code"] = result.setup_code
+        output["setup_code_expires_at"] = result.setup_code_expires_at
         if not settings.local:  # `perdure up` prints its own message
             sys.stderr.write(
                 f"Setup code of the tenant {settings.tenant}: {result.setup_code}\nThe first user registers with "
                 "it as the administrator, within 24 hours, at /sign-in or with POST /v1/auth/register.\n"
             )
-    sys.stdout.write(json.dumps(output) + "\n")
+    sys.stdout.write(json.dumps(output, default=datetime.isoformat) + "\n")
 
 
 if __name__ == "__main__":

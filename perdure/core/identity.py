@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from math import ceil
 
-from perdure.contracts.errors import CallerError
+from perdure.contracts.errors import CallerError, LimitReached
 from perdure.contracts.values import sha256_hex
 
 UNKNOWN_CREATOR = "00000000-0000-0000-0000-000000000000"
@@ -31,7 +32,10 @@ SECRET_ADVICE = f"must have at least {MIN_SECRET_CHARACTERS} characters; create 
 REFRESH_GRACE = timedelta(seconds=10)
 """Time after its use in which a refresh token still returns its successor: for parallel tabs and lost responses."""
 MAX_TRIES = 10
-"""Number of wrong attempts after which the code is invalid."""
+"""Number of wrong setup codes from one address, after which the address must wait."""
+_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS, _MAX_DOUBLINGS = 60, 900, 4
+TRIES_KEPT = timedelta(days=1)
+"""Time after the last wrong setup code from an address until its count is reset."""
 CODE_BYTES = 20
 _GROUP_CHARACTERS = 4
 _NEW_CODE_ADVICE = (
@@ -237,22 +241,70 @@ def refresh_outcome(record: RefreshRecord) -> RefreshOutcome:
     return RefreshOutcome.OVER if record.expires_at <= record.now else RefreshOutcome.ROTATE
 
 
+class CodeEnd(StrEnum):
+    """The reasons why a setup code cannot be used."""
+
+    USED = "used"
+    EXPIRED = "expired"
+    ADMINISTRATOR_EXISTS = "administrator_exists"
+    """The tenant got an administrator without the code."""
+    MISSING = "missing"
+    """No code was created for the tenant."""
+
+
+_END_MESSAGES = {
+    CodeEnd.USED: "This setup code was already used; ask the administrator who registered with it for an invitation",
+    CodeEnd.EXPIRED: f"This setup code has expired. {_NEW_CODE_ADVICE}",
+    CodeEnd.ADMINISTRATOR_EXISTS: "This setup code has ended, because the tenant has an administrator; ask an "
+    "administrator for an invitation",
+    CodeEnd.MISSING: f"There is no setup code. {_NEW_CODE_ADVICE}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SetupCode:
     """The stored state of a code. With it, the first user of a tenant registers as its administrator."""
 
     sha256: str
-    is_expired: bool
-    wrong_tries: int
-
-    @property
-    def is_good(self) -> bool:
-        """True if it can still be used."""
-        return not self.is_expired and self.wrong_tries < MAX_TRIES
+    end: CodeEnd | None = None
+    """The reason why it cannot be used; None if it can."""
+    ended_at: datetime | None = None
 
     def matches(self, given: str) -> bool:
         """Returns whether it was made from this text."""
         return hmac.compare_digest(self.sha256, code_sha256(given))
+
+
+def seconds_to_wait(wrong_tries: int) -> int:
+    """Returns the seconds that an address must wait after this number of wrong setup codes. Each tenth one starts a
+    wait: a minute, then twice the previous one, at most 15 minutes."""
+    waits, tries_since = divmod(wrong_tries, MAX_TRIES)
+    if tries_since or not waits:
+        return 0
+    return int(min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** min(waits - 1, _MAX_DOUBLINGS)))
+
+
+@dataclass(frozen=True, slots=True)
+class WrongTries:
+    """The wrong setup codes that came from one address."""
+
+    number: int = 0
+    seconds_ago: float = 0.0
+    """Seconds since the last one."""
+
+    def refusal(self) -> LimitReached | None:
+        """Returns the error for a further try, also with the right code, while the address must wait; else None."""
+        # If the clock was set back, no wait is longer than a full one from now.
+        left = seconds_to_wait(self.number) - max(0.0, self.seconds_ago)
+        if left <= 0:
+            return None
+        seconds = ceil(left)
+        return LimitReached(
+            "too_many_tries",
+            f"Too many wrong setup codes came from your address; retry in {seconds} s. The log of the server, and the "
+            "terminal of `perdure up`, state how to register without waiting",
+            {"retry_after_seconds": seconds, "tries": self.number},
+        )
 
 
 def format_code(bits: bytes) -> str:
@@ -268,20 +320,20 @@ def code_sha256(code: str) -> str:
 
 def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
     """Returns the error for an invalid code, or None if it is valid. A caller without the code learns nothing about it;
-    a caller with it learns why it is invalid."""
+    a caller with it learns why it is invalid. `details.reason` is `wrong` or a `CodeEnd`."""
     if not given.strip():
         why = "The first user registers with the setup code that the start of the stack (such as `make up`) or "
         why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
     if stored is None or not stored.matches(given):
-        why = "This setup code is wrong, was already used, or was replaced"
-    elif stored.wrong_tries >= MAX_TRIES:
-        why = f"This setup code is locked after {MAX_TRIES} failed attempts"
-    elif stored.is_expired:
-        why = "This setup code has expired"
-    else:
+        details: dict[str, object] = {"reason": "wrong"}
+        why = f"This setup code is wrong or was replaced. {_NEW_CODE_ADVICE}"
+    elif stored.end is None:
         return None
-    return CallerError("setup_code_invalid", f"{why}. {_NEW_CODE_ADVICE}", status=403)
+    else:
+        details = {"reason": stored.end.value, "ended_at": stored.ended_at}
+        why = _END_MESSAGES[stored.end]
+    return CallerError("setup_code_invalid", why, details, status=403)
 
 
 def name_from(claims: Mapping[str, object]) -> str | None:

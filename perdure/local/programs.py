@@ -23,6 +23,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import yaml
@@ -232,6 +233,7 @@ class BootstrapLine:
     """Lines about agents that are left out, with the reasons."""
     setup_code: str = field(default="", repr=False)
     """The code that registers the first user; empty once there are users."""
+    setup_code_expires_at: datetime | None = None
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """If no app was requested: the agents that stay published, by app."""
 
@@ -246,6 +248,8 @@ def bootstrap_line_from(lines: list[str], log: Path) -> BootstrapLine:
         tokens = {str(role): str(token) for role, token in dict(fields["tokens"]).items()}
         left_out = tuple(str(each) for each in fields.get("left_out", ()))
         kept = {str(app): tuple(map(str, agents)) for app, agents in dict(fields.get("kept", {})).items()}
-        return BootstrapLine(tokens, left_out, str(fields.get("setup_code", "")), kept)
+        expires_at = fields.get("setup_code_expires_at")
+        expires_at = datetime.fromisoformat(expires_at) if expires_at else None
+        return BootstrapLine(tokens, left_out, str(fields.get("setup_code", "")), expires_at, kept)
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise StackError(f"prepare did not print its tokens as JSON (log: {log})") from error

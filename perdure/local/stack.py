@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,8 +130,7 @@ async def _run_once(
     """Starts everything and keeps it running until `stop` is set or a part fails; then stops all parts."""
     supervisor = Supervisor(home, console, config.limits, config.least_free_bytes)
     try:
-        await _run_until(stop, _start_all(config, home, supervisor))
-        await _run_until(stop, _watch(home, supervisor))
+        await _run_until(stop, _run_all(config, home, supervisor))
     finally:
         reason = (
             "Stopping; a second Ctrl-C kills the remaining processes."
@@ -166,8 +166,14 @@ async def _stop_all(home: DataDir, supervisor: Supervisor, hurry: asyncio.Event,
     supervisor.console.say(f"Stopped in {took:.1f} s. The data is kept in {home.root}.")
 
 
-async def _start_all(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
-    """Starts everything until all of it is healthy and run.json is written.
+async def _run_all(config: StackConfig, home: DataDir, supervisor: Supervisor) -> None:
+    """Starts everything, then watches the children and the setup code."""
+    prepared = await _start_all(config, home, supervisor)
+    await run_together(supervisor.watch(), _watch_setup_code(home, supervisor, prepared.setup_code_expires_at))
+
+
+async def _start_all(config: StackConfig, home: DataDir, supervisor: Supervisor) -> programs.BootstrapLine:
+    """Starts everything until all of it is healthy and run.json is written. Returns the result of the prepare step.
 
     Raises: StackError.
     """
@@ -191,6 +197,7 @@ async def _start_all(config: StackConfig, home: DataDir, supervisor: Supervisor)
     welcome = start.welcome([address for _, address in found], time.monotonic() - started_at)
     supervisor.console.say(f"\n{welcome.text()}\n")
     supervisor.console.hides_app_problems = False
+    return start.prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +323,7 @@ class _Start:
             temporal_ui=(self.data.temporal.ui or "") if self.data.temporal else "",
             tokens=self.prepared.tokens,
             setup_code=self.prepared.setup_code,
+            setup_code_expires_at=self.prepared.setup_code_expires_at,
             left_out=self.prepared.left_out,
         )
 
@@ -369,18 +377,21 @@ def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[i
     return changed
 
 
-async def _watch(home: DataDir, supervisor: Supervisor) -> None:
-    """Watches the children, and removes the setup code from run.json soon after the API has removed its file."""
-    await run_together(supervisor.watch(), _until_registered(home, supervisor))
-
-
-async def _until_registered(home: DataDir, supervisor: Supervisor) -> None:
-    is_kept = home.setup_code_file.exists()
-    while is_kept:
+async def _watch_setup_code(home: DataDir, supervisor: Supervisor, expires_at: datetime | None) -> None:
+    """Waits until the setup code ends, then removes it from run.json and reports the reason. The API removes the code's
+    file when the tenant gets its administrator."""
+    path = home.setup_code_file
+    if not path.exists():
+        return
+    reason = "an administrator has registered"
+    while path.exists():
+        if expires_at is not None and datetime.now(UTC) >= expires_at:
+            path.unlink(missing_ok=True)
+            reason = "it has expired; for a new one, stop this stack and start it again"
+            break
         await asyncio.sleep(_SETUP_CODE_SECONDS)
-        is_kept = home.setup_code_file.exists()
-        if not is_kept:
-            supervisor.changed()
+    supervisor.changed()
+    supervisor.console.say(f"The setup code cannot be used any more: {reason}.")
 
 
 def _check_port(port: int) -> None:

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from perdure.local.config import Link
@@ -14,7 +15,7 @@ _TOKENS = (
 )
 _SETUP_CODE = (
     "Setup code, only for accounts with a password: the first user registers with the setup code at {api}/sign-in, "
-    "once, within 24 hours, and becomes the administrator."
+    "once, {when}, and becomes the administrator."
 )
 
 
@@ -33,6 +34,7 @@ class Welcome:
     temporal_ui: str = ""
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     setup_code: str = field(default="", repr=False)
+    setup_code_expires_at: datetime | None = None
     left_out: Sequence[str] = ()
     """Lines about agents that are not published, with the reasons."""
 
@@ -69,7 +71,9 @@ class Welcome:
         if self.tokens:
             yield _TOKENS, [(f"{role} token", token) for role, token in self.tokens.items()]
         if self.setup_code:
-            yield _SETUP_CODE.format(api=self.api), [("setup code", self.setup_code)]
+            expires_at = self.setup_code_expires_at
+            when = f"until {expires_at.astimezone(UTC):%-d %b %Y, %H:%M UTC}" if expires_at else "within 24 hours"
+            yield _SETUP_CODE.format(api=self.api, when=when), [("setup code", self.setup_code)]
         yield "Files:", [("data", str(self.home)), ("logs", f"{self.logs} (one file for each part)")]
 
     def _open_pages(self) -> Iterator[tuple[str, str]]:

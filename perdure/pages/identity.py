@@ -19,8 +19,10 @@ _FAILURE_MESSAGES = {
     "invitation_needed": "Registration needs an invitation. Ask an administrator for one.",
     "setup_code_needed": "Enter the setup code that the start of the stack (such as “make up”) or "
     "“python -m perdure.apps.bootstrap” printed.",
-    "setup_code_invalid": "This setup code is wrong, has expired, or was used. For a new one, start the stack again as "
-    "before, such as with “make up”, or run “python -m perdure.apps.bootstrap” with the same settings.",
+    "setup_code_invalid": "This setup code is wrong or was replaced. For a new one, start the stack again as before, "
+    "such as with “make up”, or run “python -m perdure.apps.bootstrap” with the same settings.",
+    "too_many_tries": "Too many wrong setup codes came from your address. The log of the server, and the terminal of "
+    "“perdure up”, state how to register without waiting.",
     "registration_invalid": (
         "The password or the name is invalid. A password has 8 to 200 characters; a name has lower-case letters, "
         "digits, dots and dashes."
@@ -40,6 +42,8 @@ _FAILURE_MESSAGES = {
 }
 _LINK_PROVIDER_PATH = "/v1/auth/oidc/start?link=true"
 """Address to which users continue who sign in to link the provider."""
+_ENDED_MESSAGE = "This setup code cannot be used."
+"""The message for an ended code. The page also states the reason."""
 _REGISTRATION_ERRORS = frozenset({"registration_invalid", "password_weak"})
 """Error codes of a registration, with an invitation or the setup code."""
 _DEFAULT_MESSAGE = "Sign-in failed. Try again in a moment."
@@ -68,6 +72,8 @@ async def sign_in(
         ways = Ways() if code else await visit.api.auth.ways()
     except ApiError:
         ways = Ways()
+    if failed == "setup_code_invalid" and ways.setup_code_ended:
+        message = _ENDED_MESSAGE
     return page(
         visit,
         "sign_in.html",
@@ -77,7 +83,7 @@ async def sign_in(
         code=code,
         ways=ways,
         by_token=failed == "token_invalid",
-        is_registration=failed.startswith("setup_code")
+        is_registration=failed.startswith(("setup_code", "too_many_tries"))
         or (failed in _REGISTRATION_ERRORS and ways.setup_code and not invitation),
         invitation=invitation,
     )

@@ -21,6 +21,14 @@ class Me(Answer):
     a browser send it."""
 
 
+class SetupCodeEnd(Answer):
+    """The end of the setup code, with its reason."""
+
+    reason: str
+    """`used`, `administrator_exists`, `expired` or `missing`."""
+    at: datetime | None = None
+
+
 class Ways(Answer):
     """The sign-in methods in addition to name and password."""
 
@@ -28,6 +36,8 @@ class Ways(Answer):
     open_registration: bool = False
     setup_code: bool = False
     """True if the first user can register with the setup code."""
+    setup_code_ended: SetupCodeEnd | None = None
+    """Set if the code has ended and there is no administrator, or has been one for less than a day."""
 
 
 class Registered(Answer):

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -13,19 +14,21 @@ import asyncpg
 import httpx
 import pytest
 from joserfc.jwk import RSAKey
+from structlog.testing import capture_logs
 
 from perdure.api.oidc import OidcConfig, Provider
 from perdure.apps.bootstrap import bootstrap
 from perdure.core.identity import MAX_TRIES
 from perdure.egress import EgressRefused
+from perdure.local import DataParts
 from perdure.settings import Settings
 from perdure.store.database import new_id
 from perdure.store.identity import registration, users
-from tests.conftest import Urls, as_owner
+from tests.conftest import Person, Urls, as_owner
 from tests.doubles.hostile_target import Talk, floods, threaded
 from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
-from tests.integration.conftest import Api, Caller
+from tests.integration.conftest import Api, Caller, serving
 from tests.integration.test_api_access import PASSWORD, having
 from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import code, refusal
@@ -229,17 +232,26 @@ class EmptyTenant:
     async def prepared(self, before: str = "", *, local: bool = False) -> str:
         async with self.owner.transaction():
             await self.owner.execute("SELECT set_config('perdure.tenant', $1, true)", self.name)
-            return await registration.ensure_code(self.owner, self.name, before, local=local)
+            return (await registration.ensure_code(self.owner, self.name, before, local=local)).code
 
-    async def set(self, what: str) -> None:
+    async def set(self, what: str, table: str = "setup_codes") -> None:
         """Change what is kept of the code, for example to let time pass."""
         async with self.api.services.db.transaction(self.name) as tx:
-            await tx.execute(f"UPDATE setup_codes SET {what}")
+            await tx.execute(f"UPDATE {table} SET {what}")
 
-    async def register(self, name: str = "first", authorization: str = "", **given: str) -> httpx.Response:
+    async def ways(self) -> dict[str, Any]:
+        """What the page of sign-in shows for this tenant."""
+        signing_in = replace(self.api.services.signing_in, tenant=self.name)
+        async with having(self.api, signing_in=signing_in), self.api.client(None) as client:
+            return dict((await client.get("/v1/auth/ways")).json())
+
+    async def register(
+        self, name: str = "first", authorization: str = "", address: str = "", **given: str
+    ) -> httpx.Response:
         body = {"name": name, "password": PASSWORD, "tenant": self.name, **given}
         headers = {"Authorization": f"Bearer {authorization}"} if authorization else {}
-        async with self.api.client(None) as client:
+        way = httpx.AsyncHTTPTransport(local_address=address or None)
+        async with httpx.AsyncClient(base_url=self.api.url, transport=way) as client:
             return await client.post("/v1/auth/register", json=body, headers=headers)
 
     async def refused(self, name: str = "first", **given: str) -> tuple[int, str]:
@@ -263,7 +275,7 @@ async def test_the_setup_code_registers_one_administrator_and_works_once(tenant:
         assert await tenant.refused(setup_code=given, password=password) == (422, told), "which leaves the code good"
     first = await tenant.register(setup_code=given.lower().replace("-", " "))
     assert (first.status_code, first.json()["user"]["roles"]) == (201, ["requester", "reviewer", "admin"])
-    assert await tenant.refused("second", setup_code=given) == (403, "invitation_needed")
+    assert await tenant.refused("second", setup_code=given) == (403, "setup_code_invalid")
     assert await tenant.refused("second") == (403, "invitation_needed")
     assert await tenant.prepared() == "", "it has people now"
 
@@ -276,12 +288,68 @@ async def test_of_many_simultaneous_users_of_one_code_one_becomes_the_first(tena
     assert codes <= {"invitation_needed", "setup_code_invalid"}
 
 
-async def test_ten_wrong_attempts_void_the_code_though_they_are_simultaneous(tenant: EmptyTenant) -> None:
+async def test_wrong_tries_make_their_address_wait_and_never_void_the_code(tenant: EmptyTenant) -> None:
+    given, waits = await tenant.prepared(), [60, 120, 240, 480, 900, 900]
+    for round, seconds in enumerate(waits, 1):
+        with capture_logs() as said:
+            tries = await asyncio.gather(*(tenant.refused(setup_code=WRONG) for _ in range(2 * MAX_TRIES)))
+        assert Counter(tries) == {(403, "setup_code_invalid"): 10, (429, "too_many_tries"): 10}, "though simultaneous"
+        (told,) = (line for line in said if line["event"] == "setup_code_tries_limited")
+        assert (told["address"], told["wait_seconds"], told["log_level"]) == ("127.0.0.1", seconds, "warning")
+        assert told["way_out"]
+        limited = await tenant.register(setup_code=given)
+        assert refusal(limited) == (429, "too_many_tries"), "also with the right code"
+        assert seconds - 5 < int(limited.headers["retry-after"]) <= seconds
+        assert limited.json()["error"]["details"]["tries"] == round * MAX_TRIES
+        await tenant.set(f"last_at = last_at - interval '{seconds} seconds'", "setup_code_tries")
+    wrong = [await tenant.register(setup_code=WRONG) for _ in range(MAX_TRIES)]
+    left = [each.json()["error"]["details"]["tries_left"] for each in wrong]
+    assert left == [*range(MAX_TRIES - 1, -1, -1)] and (await tenant.ways())["setup_code"] is True
+    assert (await tenant.register(setup_code=given, address="127.0.0.2")).status_code == 201
+    assert await tenant.api.rows("SELECT * FROM setup_code_tries", tenant=tenant.name) == []
+
+
+@pytest.mark.parametrize("way_out", ["waiting a day", "a run of perdure/apps/bootstrap.py"])
+async def test_a_limit_counts_for_every_process_and_ends(
+    tenant: EmptyTenant, parts: DataParts, urls: Urls, people: dict[str, Person], way_out: str
+) -> None:
     given = await tenant.prepared()
-    tries = await asyncio.gather(*(tenant.refused(setup_code=each) for each in (*[WRONG] * (MAX_TRIES - 1), "x")))
-    assert {*tries, await tenant.refused(setup_code=given)} == {(403, "setup_code_invalid")}
-    again = await tenant.prepared(given)
-    assert again != given and (await tenant.register(setup_code=again)).status_code == 201
+    async with serving(parts, urls, people) as other:
+        second = EmptyTenant(other, tenant.owner, tenant.name)
+        for each in (tenant, second) * 5:
+            assert await each.refused(setup_code=WRONG) == (403, "setup_code_invalid")
+        for each in (tenant, second):
+            assert await each.refused(setup_code=given) == (429, "too_many_tries")
+    if way_out == "waiting a day":
+        await tenant.set("last_at = last_at - interval '1 day'", "setup_code_tries")
+    else:
+        assert await tenant.prepared(given) == given
+    wrong = await tenant.register(setup_code=WRONG)
+    assert wrong.json()["error"]["details"] == {"reason": "wrong", "tries_left": MAX_TRIES - 1}, "counted anew"
+    assert (await tenant.register(setup_code=given)).status_code == 201
+
+
+async def test_the_end_of_a_code_is_told_with_its_reason(tenant: EmptyTenant) -> None:
+    async def told(given: str) -> tuple[str, object, object]:
+        error = (await tenant.register("second", setup_code=given)).json()["error"]
+        ways = await tenant.ways()
+        assert ways["setup_code"] is (ways["setup_code_ended"] is None)
+        ended = ways["setup_code_ended"] or {}
+        assert (error["details"].get("ended_at") is None) is (error["details"]["reason"] == "wrong")
+        return error["code"], error["details"]["reason"], ended.get("reason")
+
+    assert (await tenant.ways())["setup_code_ended"] == {"reason": "missing", "at": None}
+    given = await tenant.prepared()
+    assert await told(WRONG) == ("setup_code_invalid", "wrong", None)
+    await tenant.set("expires_at = now()")
+    assert await told(given) == ("setup_code_invalid", "expired", "expired")
+    assert await told(WRONG) == ("setup_code_invalid", "wrong", "expired")
+    given = await tenant.prepared(given)
+    assert (await tenant.register(setup_code=given)).status_code == 201
+    assert await told(given) == ("setup_code_invalid", "used", "used")
+    await tenant.set("ended_at = ended_at - interval '1 day'")
+    ways = await tenant.ways()
+    assert (ways["setup_code"], ways["setup_code_ended"]) == (False, None), "it is old news"
 
 
 async def test_a_code_ends_after_a_day_by_the_clock_of_the_database(tenant: EmptyTenant) -> None:
@@ -371,7 +439,10 @@ async def test_prepare_makes_no_code_beside_an_administrator(tenant: EmptyTenant
     made = await bootstrap(settings, "root", tenant.name)
     assert (made.setup_code, list(made.tokens)) == ("", ["root"])
     assert (await bootstrap(settings)).setup_code == ""
-    assert await tenant.refused(setup_code=code_before) == (403, "invitation_needed")
+    late = await tenant.register(setup_code=code_before)
+    assert (refusal(late), late.json()["error"]["details"]["reason"]) == (
+        (403, "setup_code_invalid"), "administrator_exists",
+    )  # fmt: skip
 
 
 async def test_the_form_registers_the_first_person(tenant: EmptyTenant) -> None:

@@ -114,7 +114,7 @@ def bad_tokens(good: str, key: AccessKey) -> Iterator[tuple[str, str]]:
 async def setup_code(api: Api, urls: Urls) -> str:
     async with as_owner(urls.owner, "fresh") as owner, owner.transaction():
         await users.ensure_tenant(owner, "fresh")
-        return await registration.ensure_code(owner, "fresh", "", local=False)
+        return (await registration.ensure_code(owner, "fresh", "", local=False)).code
 
 
 async def invited(api: Api, *roles: str) -> str:
@@ -412,7 +412,8 @@ async def test_only_the_stack_of_one_machine_gives_sign_in_codes(api: Api, local
     async with api.client(None) as client:
         assert (await client.post(CODES)).status_code == 401
         ways = await client.get("/v1/auth/ways")
-    assert (ways.status_code, ways.json()) == (200, {"oidc": False, "open_registration": False, "setup_code": False})
+    none = {"oidc": False, "open_registration": False, "setup_code": False, "setup_code_ended": None}
+    assert (ways.status_code, ways.json()) == (200, none)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,11 @@ PROGRAMS = {
         code = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
         (Path(os.environ["PERDURE_HOME"]) / "setup.code").write_text(code + "\\n")
         left_out = ["the app x is left out:", "  a -> b -> a"]
-        print(json.dumps({"tokens": tokens, "left_out": left_out, "setup_code": code}))
+        line = {"tokens": tokens, "left_out": left_out, "setup_code": code}
+        if seconds := os.environ.get("CODE_SECONDS"):
+            from datetime import UTC, datetime, timedelta
+            line["setup_code_expires_at"] = (datetime.now(UTC) + timedelta(seconds=float(seconds))).isoformat()
+        print(json.dumps(line))
         """,
     "app/serve.py": """
         import os, threading, time
@@ -201,6 +205,15 @@ async def replaced(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     for server in servers:
         server.close()
         await server.wait_closed()
+
+
+async def test_an_expired_setup_code_leaves_run_json_and_is_reported(start: Start, replaced: dict[str, str]) -> None:
+    stack: Stack = await start(**replaced, CODE_SECONDS="15")
+    assert (await stack.up())["setup_code"] == SETUP_CODE
+    before = stack.out
+    await until(lambda: "setup_code" not in stack.run(), seconds=60)
+    assert not (stack.home / "setup.code").exists()
+    await until(lambda: "expired" in stack.out.removeprefix(before), seconds=10)
 
 
 async def test_a_stack_starts_prints_its_address_and_stops_in_order(start: Start) -> None:

@@ -37,7 +37,7 @@ from perdure.api.request_bodies import (
 from perdure.api.services import Services
 from perdure.api.sign_in import SignedIn, password_attempt
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
-from perdure.core.identity import OWN_CREDENTIAL, RefreshOutcome
+from perdure.core.identity import OWN_CREDENTIAL, CodeEnd, RefreshOutcome
 from perdure.core.passwords import DEVICE
 from perdure.core.request_origin import is_foreign, local_path
 from perdure.store.database import Connection
@@ -63,7 +63,7 @@ _SEE_OTHER = 303
 async def register(services: ServicesDep, request: Request, body: RegisterBody) -> JSONResponse:
     """Registers a user with a name and a password, and signs in. The first user of a tenant sends the setup code or the
     local administrator's token and becomes the administrator. Later users send an invitation."""
-    signed_in = await sign_in.by_registration(services, body, request.headers.get("authorization", ""))
+    signed_in = await sign_in.by_registration(services, request.scope, body, request.headers.get("authorization", ""))
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get_user(tx, signed_in.session.user_id)
     return _sign_in_response(services, request, signed_in, {"user": user}, 201)
@@ -82,13 +82,23 @@ async def login(services: ServicesDep, request: Request, body: LoginBody) -> JSO
 
 
 @auth_router.get("/ways")
-async def ways(services: ServicesDep) -> dict[str, bool]:
+async def ways(services: ServicesDep) -> dict[str, object]:
     """Lists the sign-in methods besides name and password. `setup_code` is true if the first user can register with the
-    setup code."""
+    setup code. `setup_code_ended` states why it cannot be used: `reason` is `used`, `administrator_exists`, `expired`
+    or `missing`. It is null if the code is valid, or has ended more than a day ago because there is an
+    administrator."""
     is_open, tenant = services.signing_in.open_registration, services.signing_in.tenant
     async with services.db.transaction(tenant) as tx:
-        first = await registration.awaits_first(tx, local=services.local)
-    return {"oidc": services.oidc is not None, "open_registration": is_open, "setup_code": first}
+        state = await registration.code_state(tx, local=services.local)
+    if not state.is_valid and state.end not in (CodeEnd.MISSING, CodeEnd.EXPIRED):
+        sign_in.remove_setup_code_file(services)  # an administrator can also come from the identity provider
+    ended = {"reason": state.end.value, "at": state.ended_at} if state.end else None
+    return {
+        "oidc": services.oidc is not None,
+        "open_registration": is_open,
+        "setup_code": state.is_valid,
+        "setup_code_ended": ended,
+    }
 
 
 @auth_router.post("/codes", status_code=201)
@@ -349,7 +359,7 @@ async def enter(
             signed_in = await sign_in.by_token(services, token)
         elif invitation or setup_code:
             body = _registration_body(name, password, invitation, setup_code)
-            signed_in = await sign_in.by_registration(services, body)
+            signed_in = await sign_in.by_registration(services, request.scope, body)
         else:
             signed_in = await sign_in.by_password(services, request.scope, None, name, password)
     except PerdureError as error:

@@ -2,20 +2,24 @@
 an invitation, unless the operator lets everyone register as a requester."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from perdure.contracts.errors import CallerError
+from perdure.contracts.errors import CallerError, PerdureError
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import (
     CODE_BYTES,
     MAX_TRIES,
+    TRIES_KEPT,
+    CodeEnd,
     Credential,
     SetupCode,
     SignInMethod,
+    WrongTries,
     code_refusal,
     code_sha256,
     format_code,
+    seconds_to_wait,
 )
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -35,12 +39,33 @@ SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = current_setting('perdure.te
   EXISTS (SELECT FROM users WHERE tenant_id = current_setting('perdure.tenant') AND name <> ALL($1)
     AND 'admin' = ANY(roles)) AS is_taken
 """
+_OWN_TENANT = "tenant_id = current_setting('perdure.tenant')"
 _PUT_CODE = """
 INSERT INTO setup_codes (tenant_id, code_sha256, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
 ON CONFLICT (tenant_id) DO UPDATE SET code_sha256 = excluded.code_sha256, expires_at = excluded.expires_at,
-  wrong_tries = 0
+  ended_at = NULL, end_reason = NULL RETURNING expires_at
 """
-_CODE = "SELECT code_sha256, wrong_tries, expires_at <= clock_timestamp() AS is_expired FROM setup_codes"
+_CODE = """
+SELECT code_sha256, expires_at, ended_at > clock_timestamp() - $1::interval AS ended_lately,
+  CASE WHEN ended_at IS NOT NULL THEN end_reason WHEN expires_at <= clock_timestamp() THEN 'expired' END AS end_reason,
+  coalesce(ended_at, expires_at) AS ended_at
+FROM setup_codes
+"""
+_END_CODE = f"""
+UPDATE setup_codes SET ended_at = clock_timestamp(), end_reason = $1 WHERE ended_at IS NULL AND {_OWN_TENANT}
+"""
+_TRIES = """
+SELECT wrong_tries, extract(epoch FROM clock_timestamp() - last_at)::float8 AS seconds_ago
+FROM setup_code_tries WHERE address = $1 AND last_at > clock_timestamp() - $2::interval
+"""
+_FORGET_TRIES = f"DELETE FROM setup_code_tries WHERE last_at <= clock_timestamp() - $1::interval AND {_OWN_TENANT}"
+_FORGET_ALL_TRIES = f"DELETE FROM setup_code_tries WHERE {_OWN_TENANT}"
+_COUNT_TRY = """
+INSERT INTO setup_code_tries AS t (tenant_id, address, wrong_tries, last_at)
+VALUES (current_setting('perdure.tenant'), $1, 1, clock_timestamp())
+ON CONFLICT (tenant_id, address) DO UPDATE SET wrong_tries = t.wrong_tries + 1, last_at = excluded.last_at
+RETURNING wrong_tries
+"""
 _REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 
@@ -54,6 +79,26 @@ class Newcomer:
     setup_code: str = ""
     is_vouched_for: bool = False
     """True if a local administrator's token admits the person."""
+    address: str = ""
+    """The client's address, for which wrong setup codes are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeState:
+    """The state of the setup code, as the sign-in page shows it."""
+
+    is_valid: bool = False
+    end: CodeEnd | None = None
+    """The reason why it cannot be used; None if it ended more than a day ago because of an administrator."""
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCode:
+    """A valid setup code in plain text. It is empty if the tenant has an administrator."""
+
+    code: str = field(default="", repr=False)
+    expires_at: datetime | None = None
 
 
 async def awaits_first(tx: Connection, *, local: bool) -> bool:
@@ -72,31 +117,70 @@ async def invited_as(tx: Connection, newcomer: Newcomer) -> str:
     return newcomer.display_name or given
 
 
-async def registration_refusal(tx: Connection, newcomer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
+async def code_state(tx: Connection, *, local: bool) -> CodeState:
+    """Returns whether the setup code of the tenant can be used, or the reason why not."""
+    is_awaited = await awaits_first(tx, local=local)
+    row = await tx.fetchrow(_CODE, CODE_LIFETIME)
+    if row is None:
+        return CodeState(end=CodeEnd.MISSING) if is_awaited else CodeState()
+    if is_awaited and row["end_reason"] is None:
+        return CodeState(is_valid=True)
+    if is_awaited or row["ended_lately"]:
+        return CodeState(end=CodeEnd(row["end_reason"]), ended_at=row["ended_at"])
+    return CodeState()
+
+
+async def registration_refusal(
+    tx: Connection, newcomer: Newcomer, *, is_open: bool, local: bool
+) -> PerdureError | None:
     """Returns why this person cannot register without an invitation, or None. A wrong setup code is counted, so the
-    caller must let the transaction commit."""
-    # A missing tenant gets the same error as a closed one, so that callers cannot find out which tenants exist.
+    caller must let the transaction commit. `details.tries_left` of the error is 0 if the address must then wait
+    for `details.retry_after_seconds`."""
     if await awaits_first(tx, local=local):
         if newcomer.is_vouched_for or (is_open and not newcomer.setup_code):
             return None
-        return await _try_code(tx, newcomer.setup_code)
+        return await _try_code(tx, newcomer)
+    return await _refusal_of_later_user(tx, newcomer, is_open=is_open)
+
+
+async def _refusal_of_later_user(tx: Connection, newcomer: Newcomer, *, is_open: bool) -> CallerError | None:
+    # A missing tenant gets the same error as a closed one, so that callers cannot find out which tenants exist.
+    if newcomer.setup_code:
+        stored = await _read_setup_code(tx)
+        if stored is not None and stored.matches(newcomer.setup_code):
+            end = stored.end if stored.end is CodeEnd.USED else CodeEnd.ADMINISTRATOR_EXISTS
+            return code_refusal(newcomer.setup_code, replace(stored, end=end))
     is_there = await tx.fetchval("SELECT true FROM tenants WHERE tenant_id = current_setting('perdure.tenant')")
     if not is_open or not is_there:
         return _closed()
     return code_refusal(newcomer.setup_code, None) if newcomer.setup_code else None
 
 
-async def _try_code(tx: Connection, given: str) -> CallerError | None:
+async def _try_code(tx: Connection, newcomer: Newcomer) -> PerdureError | None:
+    """Checks the code of a first user. The lock of the code's row makes simultaneous tries sequential."""
     stored = await _read_setup_code(tx, lock=True)
-    refused = code_refusal(given, stored)
-    if refused is not None and given.strip() and stored is not None and not stored.matches(given):
-        await tx.execute("UPDATE setup_codes SET wrong_tries = wrong_tries + 1")
+    if stored is None or stored.end is not None or not newcomer.setup_code.strip():
+        return code_refusal(newcomer.setup_code, stored)
+    row = await tx.fetchrow(_TRIES, newcomer.address, TRIES_KEPT)
+    tries = WrongTries(row["wrong_tries"], row["seconds_ago"]) if row else WrongTries()
+    if limited := tries.refusal():
+        return limited
+    refused = code_refusal(newcomer.setup_code, stored)
+    if refused is not None:
+        await tx.execute(_FORGET_TRIES, TRIES_KEPT)
+        number = await tx.fetchval(_COUNT_TRY, newcomer.address)
+        refused.details["tries_left"] = -number % MAX_TRIES
+        if seconds := seconds_to_wait(number):
+            refused.details["retry_after_seconds"] = seconds
     return refused
 
 
 async def _read_setup_code(tx: Connection, *, lock: bool = False) -> SetupCode | None:
-    row = await tx.fetchrow(f"{_CODE} FOR UPDATE" if lock else _CODE)
-    return None if row is None else SetupCode(row["code_sha256"], row["is_expired"], row["wrong_tries"])
+    row = await tx.fetchrow(f"{_CODE} FOR UPDATE" if lock else _CODE, CODE_LIFETIME)
+    if row is None:
+        return None
+    end = None if row["end_reason"] is None else CodeEnd(row["end_reason"])
+    return SetupCode(row["code_sha256"], end, row["ended_at"])
 
 
 async def register(
@@ -120,8 +204,8 @@ async def register(
         is_first = has_key and await awaits_first(tx, local=local)
         if is_first:
             await _use_code(tx, newcomer)
-        elif newcomer.setup_code or not is_open:
-            raise _closed()
+        elif refusal := await _refusal_of_later_user(tx, newcomer, is_open=is_open):
+            raise refusal
         roles = FIRST_ROLES if is_first else ROLES
         user_id, credential = (
             (await users.add_user(tx, newcomer.name, newcomer.display_name, roles, None)).id,
@@ -132,20 +216,25 @@ async def register(
 
 
 async def _use_code(tx: Connection, newcomer: Newcomer) -> None:
-    """Uses up the setup code.
+    """Uses up the setup code. Its record stays, with the reason.
 
     Raises: CallerError 403 `setup_code_invalid` if it has just become invalid.
     """
     used = await tx.fetchval(
-        "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
-        "RETURNING true",
+        f"{_END_CODE} AND code_sha256 = $2 AND expires_at > clock_timestamp() RETURNING true",
+        CodeEnd.USED.value,
         code_sha256(newcomer.setup_code),
-        MAX_TRIES,
     )
     if used or newcomer.is_vouched_for:
-        await tx.execute("DELETE FROM setup_codes")
+        await _end_code(tx)
         return
     raise code_refusal(newcomer.setup_code, await _read_setup_code(tx)) or _closed()
+
+
+async def _end_code(tx: Connection) -> None:
+    """Ends the code, if it has not ended, because the tenant has an administrator; forgets the wrong tries."""
+    await tx.execute(_END_CODE, CodeEnd.ADMINISTRATOR_EXISTS.value)
+    await tx.execute(_FORGET_ALL_TRIES)
 
 
 def _closed() -> CallerError:
@@ -154,20 +243,20 @@ def _closed() -> CallerError:
     )
 
 
-async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: bool) -> str:
+async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: bool) -> IssuedCode:
     """Returns the setup code of a tenant without an administrator: `before` if it is still valid, else a new code,
-    which replaces the old one. Returns an empty string if the tenant has an administrator. It must run in a transaction
-    of the tenant, as the database owner."""
+    which replaces the old one. No address must wait afterwards. It must run in a transaction of the tenant, as the
+    database owner."""
     await owner.execute(_ONE_AT_A_TIME)
     if not await awaits_first(owner, local=local):
-        await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
-        return ""
-    stored = await _read_setup_code(owner, lock=True)
-    if before and stored is not None and stored.is_good and stored.matches(before):
-        return before
+        await _end_code(owner)
+        return IssuedCode()
+    await owner.execute(_FORGET_ALL_TRIES)
+    row = await owner.fetchrow(f"{_CODE} FOR UPDATE", CODE_LIFETIME)
+    if before and row is not None and row["end_reason"] is None and row["code_sha256"] == code_sha256(before):
+        return IssuedCode(before, row["expires_at"])
     code = format_code(secrets.token_bytes(CODE_BYTES))
-    await owner.execute(_PUT_CODE, tenant_id, code_sha256(code), CODE_LIFETIME)
-    return code
+    return IssuedCode(code, await owner.fetchval(_PUT_CODE, tenant_id, code_sha256(code), CODE_LIFETIME))
 
 
 _INVITATION_LIFETIME = "interval '7 days'"

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,6 +29,7 @@ WELCOME = Welcome(
     seconds=9.71, home=Path("/data"), logs=Path("/data/logs"), command="bin/perdure", api=API,
     pages=list(zip(PAGES, ADDRESSES, strict=True)), temporal_ui="http://127.0.0.1:9",
     tokens={role: f"perdure_{role}_x" for role in ("requester", "reviewer", "admin")}, setup_code="ABCD-EFGH",
+    setup_code_expires_at=datetime(2026, 11, 21, 12, tzinfo=UTC),
     left_out=["the app x is left out:", "  a -> b -> a"],
 )  # fmt: skip
 AT, LATER = "2020-11-21T10:00:00Z", "2999-01-01T00:00:00Z"

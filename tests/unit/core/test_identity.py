@@ -17,12 +17,15 @@ from perdure.core.identity import (
     MAX_TRIES,
     AccessKey,
     AccessKeys,
+    CodeEnd,
     OperatorTokens,
     RefreshOutcome,
     SetupCode,
+    WrongTries,
     code_refusal,
     code_sha256,
     format_code,
+    seconds_to_wait,
 )
 from perdure.core.passwords import ACCOUNT, PLACE, GuessRate, GuessTally, own_names, password_weakness, wait_left
 from tests.scale import sized
@@ -158,40 +161,47 @@ def test_only_unused_tokens_of_open_sessions_are_rotated(expired_ago: timedelta,
         assert found is RefreshOutcome.OVER
 
 
-def setup_code(*, is_expired: bool = False, wrong_tries: int = 0) -> SetupCode:
-    return SetupCode(code_sha256(GOOD), is_expired, wrong_tries)
+def setup_code(end: CodeEnd | None = None) -> SetupCode:
+    return SetupCode(code_sha256(GOOD), end, None if end is None else NOW)
 
 
-VOID = (
-    setup_code(is_expired=True),
-    setup_code(wrong_tries=MAX_TRIES),
-    setup_code(is_expired=True, wrong_tries=MAX_TRIES),
-)
+ENDED = tuple(map(setup_code, CodeEnd))
 
 
 @pytest.mark.parametrize(("expected", "tries"), [
     (None, [(code, setup_code()) for code in (GOOD.lower(), GOOD.replace("-", " "), f"  {GOOD.replace('-', '')}\n")]),
-    (None, [(GOOD, setup_code()), (GOOD, setup_code(wrong_tries=MAX_TRIES - 1))]),
     ("setup_code_needed", [("", setup_code()), ("  ", setup_code()), ("", None)]),
     ("setup_code_invalid", [(WRONG, setup_code()), (GOOD[:-1], setup_code()), (GOOD, None)]),
-    ("setup_code_invalid", [(code, void) for code in (GOOD, WRONG) for void in VOID]),
+    ("setup_code_invalid", [(code, ended) for code in (GOOD, WRONG) for ended in ENDED]),
 ])  # fmt: skip
-def test_a_setup_code_counts_until_it_is_old_or_guessed_at(expected: str | None, tries: list[tuple[str, Any]]) -> None:
+def test_a_setup_code_counts_until_it_has_ended(expected: str | None, tries: list[tuple[str, Any]]) -> None:
     http = 401 if expected == "setup_code_needed" else 403
     for code, saved in tries:
         refused = code_refusal(code, saved)
         assert (refused and (refused.code, refused.http)) == (expected and (expected, http))
 
 
-def test_only_the_holder_of_a_code_learns_why_it_is_void() -> None:
-    def told(code: str, saved: SetupCode) -> str:
+def test_only_the_holder_of_a_code_learns_why_it_has_ended() -> None:
+    def told(code: str, saved: SetupCode) -> tuple[str, object]:
         refused = code_refusal(code, saved)
         assert refused is not None
-        return refused.message
+        return refused.message, refused.details["reason"]
 
-    old, guessed, both = (told(GOOD, void) for void in VOID)
-    wrong = {told(WRONG, saved) for saved in (setup_code(), *VOID)}
-    assert len(wrong) == 1 and len({old, guessed, *wrong}) == 3 and guessed == both
+    assert [told(GOOD, ended)[1] for ended in ENDED] == [*CodeEnd]
+    wrong = {told(WRONG, saved) for saved in (setup_code(), *ENDED)}
+    assert len(wrong) == 1 and len({*wrong, *(told(GOOD, ended) for ended in ENDED)}) == len(ENDED) + 1
+
+
+@given(st.integers(0, 10_000), st.floats(-1e6, 1e6))
+def test_each_tenth_wrong_setup_code_starts_a_longer_wait(number: int, ago: float) -> None:
+    wait = seconds_to_wait(number)
+    waits = number // MAX_TRIES if number % MAX_TRIES == 0 else 0
+    assert wait == (0, 60, 120, 240, 480, 900)[min(waits, 5)]
+    refused = WrongTries(number, ago).refusal()
+    assert (refused is None) is (wait == 0 or ago >= wait)
+    if refused is not None:
+        seconds = refused.details["retry_after_seconds"]
+        assert (isinstance(seconds, int) and 0 < seconds <= wait and seconds >= wait - ago - 1e-6) or ago < 0
 
 
 @given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))

@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import sys
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -259,7 +260,10 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
 @pytest.mark.parametrize(("line", "told"), [
     ('{"tokens": {"requester": "a", "reviewer": "b", "admin": "c"}}', BootstrapLine(TOKENS)),
     ('{"tokens": {}, "left_out": ["x:", "  its cycle"]}', BootstrapLine({}, left_out=("x:", "  its cycle"))),
-    ('{"tokens": {}, "setup_code": "ABCD"}', BootstrapLine({}, setup_code="ABCD")),
+    (
+        '{"tokens": {}, "setup_code": "ABCD", "setup_code_expires_at": "2026-11-21T12:00:00+00:00"}',
+        BootstrapLine({}, setup_code="ABCD", setup_code_expires_at=datetime(2026, 11, 21, 12, tzinfo=UTC)),
+    ),
 ])  # fmt: skip
 def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path, line: str, told: BootstrapLine) -> None:
     assert bootstrap_line_from(["migrated", '{"tokens": {"admin": "z"}}', line], tmp_path) == told

@@ -156,6 +156,18 @@ async def test_a_setup_code_has_a_form_until_used(api: SpokenApi, browse: Browse
         assert ("<details open>" in again and 'name="name" value="boss"' in again) is (failed in of_the_form), failed
         said += re.findall(r'<p class="problem" role="alert">(.+?)</p>', again)
     assert len({*said}) == 8, "each has its own explanation"
+    assert "<details open>" in (await browse("/sign-in?failed=too_many_tries&after=60")).text
+    ends = [{"reason": each, "at": "2026-11-21T12:00:00Z"} for each in ("used", "administrator_exists", "expired")]
+    shown = {}
+    for ended in (None, {"reason": "missing", "at": None}, *ends):
+        api.answers["/v1/auth/ways"] = ok({"oidc": False, "setup_code": False, "setup_code_ended": ended})
+        shown[str(ended)] = [
+            (await browse(f"/sign-in{query}")).text for query in ("", "?failed=setup_code_invalid", "?invitation=x")
+        ]
+        assert ("2026-11-21T12:00:00" in shown[str(ended)][0]) is (ended in ends)
+        assert not [each for each in shown[str(ended)] if 'name="setup_code"' in each]
+    assert len({pages[0] for pages in shown.values()}) == 5, "each end has its own reason"
+    assert len({pages[2] for pages in shown.values()}) == 1, "an invitation needs no code"
     api.answers["/v1/auth/ways"] = ok({"oidc": False, "setup_code": False})
     assert "setup_code" not in (await browse("/sign-in")).text
     link = (await browse("/sign-in?invitation=perdure_invitation_x&name=cleo")).text
