@@ -75,8 +75,10 @@ DOCUMENTED_RESPONSES: dict[int | str, dict[str, Any]] = {
     429: {
         "model": ErrorAnswer,
         "description": (
-            "A rate limit or a quota is reached. With `Retry-After`: retry after that time. Without it: a quota "
-            "is full; `details` names it"
+            "A rate limit or a quota is reached. With `Retry-After`: retry after that time. Without it: the request "
+            "does not fit into a quota. Then `details` has its `scope` and `variable`, what is stored (`used_bytes` or "
+            "`used_files`), the quota (`limit_bytes` or `limit_files`), and what the refused request would add "
+            "(`added_bytes` or `added_files`)"
         ),
     },
     503: {

@@ -216,9 +216,9 @@ _SUBJECTS = {
     Scope.TENANT: "Your tenant uses",
 }
 _WAYS_OUT = {
-    Scope.CONVERSATION: "start another conversation, or delete files of this one",
-    Scope.USER: "delete files, or conversations with files",
-    Scope.TENANT: "ask an administrator",
+    Scope.CONVERSATION: "Start another conversation, or delete files of this one",
+    Scope.USER: "Delete files, or conversations with files",
+    Scope.TENANT: "Ask an administrator",
 }
 
 
@@ -249,23 +249,30 @@ class UsedStorage:
         """Returns the bytes that this scope stores."""
         return dict(zip(Scope, (self.conversation, self.user, self.tenant), strict=True))[scope]
 
+    def without(self, written_bytes: int) -> "UsedStorage":
+        """Returns the bytes before these were written."""
+        return UsedStorage(*(max(0, held - written_bytes) for held in (self.conversation, self.user, self.tenant)))
+
 
 def exceeded_scope(used: UsedStorage, quotas: Quotas, added_bytes: int = 0) -> Scope | None:
     """Returns the first quota that would be exceeded with `added_bytes` bytes, the narrowest first, or None."""
     return next((each for each in Scope if 0 < quotas.of(each) < used.of(each) + added_bytes), None)
 
 
-def quota_reached(used: UsedStorage, quotas: Quotas, scope: Scope) -> CallerError:
-    """Returns the error 429 `quota_reached`. Waiting does not help, so it contains no retry time."""
+def quota_reached(used: UsedStorage, quotas: Quotas, scope: Scope, added_bytes: int = 0) -> CallerError:
+    """Returns the error 429 `quota_reached` of a request that would add `added_bytes` bytes to those of `used`.
+    Waiting does not help, so it contains no retry time."""
     held, limit, variable = used.of(scope), quotas.of(scope), VARIABLES[scope]
+    added = f", and this request would add {format_size(added_bytes)}" if added_bytes else ""
     message = (
-        f"{_SUBJECTS[scope]} {format_size(held)} of storage, and the quota is {format_size(limit)}; "
+        f"{_SUBJECTS[scope]} {format_size(held)} of storage; the quota is {format_size(limit)}{added}. "
         f"{_WAYS_OUT[scope]}. An operator can raise {variable}"
     )
     details: dict[str, object] = {
         "scope": scope.value,
         "used_bytes": held,
         "limit_bytes": limit,
+        "added_bytes": added_bytes,
         "variable": variable,
         "retry_after_seconds": None,
     }
@@ -273,13 +280,13 @@ def quota_reached(used: UsedStorage, quotas: Quotas, scope: Scope) -> CallerErro
 
 
 def check_bytes(used: UsedStorage, quotas: Quotas, added_bytes: int = 0) -> None:
-    """Checks that `added_bytes` bytes fit.
+    """Checks that `added_bytes` bytes fit in addition to those of `used`.
 
     Raises: CallerError 429 `quota_reached`.
     """
     scope = exceeded_scope(used, quotas, added_bytes)
     if scope is not None:
-        raise quota_reached(used, quotas, scope)
+        raise quota_reached(used, quotas, scope, added_bytes)
 
 
 def check_files(count: int, quotas: Quotas) -> None:
@@ -290,13 +297,14 @@ def check_files(count: int, quotas: Quotas) -> None:
     limit = quotas.conversation_files
     if 0 < limit <= count:
         message = (
-            f"This conversation has {count} files, the limit ({FILES_VARIABLE}); delete some, or start another "
-            "conversation"
+            f"This conversation has {count} files; the limit is {limit}, and this request would add one. Delete some, "
+            f"or start another conversation. An operator can raise {FILES_VARIABLE}"
         )
         details: dict[str, object] = {
             "scope": Scope.CONVERSATION.value,
             "used_files": count,
             "limit_files": limit,
+            "added_files": 1,
             "variable": FILES_VARIABLE,
             "retry_after_seconds": None,
         }

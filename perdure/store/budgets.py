@@ -11,6 +11,7 @@ conversations are counted in the conversation's row. Their sum for a user and a 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 
 from perdure.contracts.agents import DayLimits, PublishedAgent
@@ -339,13 +340,29 @@ async def bytes_used(
 
 
 async def check_room(
-    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, added_bytes: int = 0
+    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, *, written_bytes: int
 ) -> None:
-    """Checks that the stored bytes plus `added_bytes` are within the quotas. For a workspace, `user_id` must be None.
+    """Checks that the stored bytes are within the quotas. This transaction has written `written_bytes` of them, and the
+    error names these separately. For a workspace, `user_id` must be None.
 
     Raises: CallerError 429 `quota_reached`.
     """
-    check_bytes((await bytes_used(tx, user_id, conversation_id))[0], quotas, added_bytes)
+    used, _ = await bytes_used(tx, user_id, conversation_id)
+    check_bytes(used.without(written_bytes), quotas, written_bytes)
+
+
+async def check_room_for_texts(
+    tx: Connection, quotas: Quotas, user_id: str, conversation_id: str, bytes_before: int = 0
+) -> None:
+    """Checks that the texts that this transaction has written to a conversation fit into the quotas. `bytes_before` is
+    what the conversation stored before. The user's and the tenant's totals do not include the texts yet.
+
+    Raises: CallerError 429 `quota_reached`.
+    """
+    used, _ = await bytes_used(tx, user_id, conversation_id)
+    added = used.conversation - bytes_before
+    if added > 0:
+        check_bytes(replace(used, conversation=bytes_before), quotas, added)
 
 
 async def check_room_for_file(

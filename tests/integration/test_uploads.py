@@ -77,6 +77,9 @@ def refused(answer: httpx.Response, scope: str) -> dict[str, Any]:
     error: dict[str, Any] = answer.json()["error"]
     assert (answer.status_code, error["code"], error["details"].get("scope")) == (429, "quota_reached", scope)
     assert "retry-after" not in answer.headers, "waiting does not help"
+    (unit,) = {"bytes", "files"} & {name.partition("_")[2] for name in error["details"]}
+    used, added, limit = (error["details"][f"{name}_{unit}"] for name in ("used", "added", "limit"))
+    assert added > 0 and used + added > limit, "what was refused is not in use"
     return error
 
 
@@ -178,6 +181,13 @@ async def test_messages_and_metadata_count_and_a_full_quota_refuses_more(ann: ht
     assert 7 * KIB < (await kept(ann, talk))["conversation"] < 7.2 * KIB, "message, metadata and answer"
     limit(conversation_bytes=8 * KIB)
     refused(await ann.post(f"/v1/conversations/{talk}/turns", json=said), "conversation")
+    limit(conversation_bytes=5 * KIB)
+    refused(await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {"a": "x"}}), "conversation")
+    limit()
+    await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {"a": "x"}})
+    limit(conversation_bytes=5 * KIB)
+    freed = await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {}})
+    assert freed.status_code == 200, "it frees bytes, though too many are left"
     limit(conversation_bytes=20 * KIB)
     assert (await ann.post(f"/v1/conversations/{talk}/turns", json=said)).status_code == 202
 
@@ -194,7 +204,10 @@ async def test_texts_count_for_the_user_once_they_are_summed(ann: httpx.AsyncCli
     await until(summed_up)
     async with api.services.db.transaction("local") as tx:
         await tx.execute("UPDATE byte_usage SET summed_at = now() - interval '2 minutes' WHERE subject_id = $1", me)
+    refused(await ann.post("/v1/conversations", json={"agent": "refunds", "metadata": metadata}), "user")
+    limit()
     await begun(ann, metadata=metadata)
+    limit(user_bytes=50 * KIB)
     await in_transaction(api.services.db, budgets.sum_texts_of_user, me)
     refused(await ann.post("/v1/conversations", json={"agent": "refunds"}), "user")
     refused(await ann.post("/v1/execute", json={"agent": "refunds", "message": "hello"}), "user")

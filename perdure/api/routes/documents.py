@@ -232,7 +232,7 @@ def writer_of(caller: Principal) -> Writer:
 async def _check_quota(services: Services, tx: Connection, caller: Principal, version: WrittenVersion) -> None:
     """Raises: CallerError 429 `quota_reached`. Documents of the workspace count only for the tenant's quota."""
     owner_id = None if version.scope is Scope.WORKSPACE else caller.user_id
-    await budgets.check_room(tx, services.caps.quotas, owner_id)
+    await budgets.check_room(tx, services.caps.quotas, owner_id, written_bytes=version.size_bytes)
 
 
 def _version_body(version: WrittenVersion) -> dict[str, object]:
@@ -270,7 +270,8 @@ async def propose(services: ServicesDep, caller: Caller, body: ProposalBody, key
         promotion = await documents_promotions.propose(
             tx, writer_of(caller), source, target, body.basis(), services.memory
         )
-        await budgets.check_room(tx, services.caps.quotas, caller.user_id)
+        size_bytes = len((source.content or "").encode())
+        await budgets.check_room(tx, services.caps.quotas, caller.user_id, written_bytes=size_bytes)
         # The response is stored under its key for a day, so it omits the text, which can be redacted in its document.
         return 201, {name: value for name, value in promotion.items() if name != "content"}, None
 

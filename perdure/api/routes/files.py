@@ -60,7 +60,9 @@ async def upload(
             async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
                 await conversations.get_conversation(tx, conversation_id, caller.user_id)
                 (stored,) = await files.store_files(tx, conversation_id, caller.user_id, [file])
-                await budgets.check_room(tx, services.caps.quotas, caller.user_id, conversation_id)
+                await budgets.check_room(
+                    tx, services.caps.quotas, caller.user_id, conversation_id, written_bytes=file.size_bytes
+                )
                 return 201, stored, None
 
             return await run_once(services, caller, route, key, body, work)

@@ -230,7 +230,7 @@ async def create(services: ServicesDep, caller: Caller, body: NewConversation, k
         conversation = await conversations.create_conversation(
             tx, caller.user_id, body.agent, body.title, body.metadata
         )
-        await budgets.check_room(tx, services.caps.quotas, caller.user_id, str(conversation["id"]))
+        await budgets.check_room_for_texts(tx, services.caps.quotas, caller.user_id, str(conversation["id"]))
         return 201, conversation, None
 
     answer = await run_once(services, caller, "conversations", key, body, work)
@@ -269,9 +269,12 @@ async def patch(
 ) -> dict[str, object]:
     """Changes the title or the metadata of your conversation."""
     async with services.db.transaction(caller.tenant_id) as tx:
+        before, _ = await budgets.bytes_used(tx, caller.user_id, conversation_id)
         changed = await conversations.patch_conversation(tx, conversation_id, caller.user_id, body.title, body.metadata)
         if body.metadata is not None:
-            await budgets.check_room(tx, services.caps.quotas, caller.user_id, conversation_id)
+            await budgets.check_room_for_texts(
+                tx, services.caps.quotas, caller.user_id, conversation_id, before.conversation
+            )
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     return changed
 

@@ -142,6 +142,7 @@ class WrittenVersion:
     scope: Scope
     sha256: str
     number: int
+    size_bytes: int
     warnings: tuple[Finding, ...] = ()
 
 
@@ -263,7 +264,7 @@ async def update_document(
     number = await tx.fetchval(_CHANGE, ref.document_id, version_id, sha256, trust.value, list(keys), new_title, words)
     await add(tx, writer, ref.document_id, document.owner_id, version_id, number, text, trust, basis)
     changed = ref.model_copy(update={"version_id": version_id, "trust": trust})
-    return WrittenVersion(changed, document.scope, sha256, number, warnings)
+    return WrittenVersion(changed, document.scope, sha256, number, len(text.encode()), warnings)
 
 
 def scan_texts(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tuple[Finding, ...]:
@@ -338,7 +339,7 @@ async def _create(
         raise CallerError("document_exists", message, {"path": draft.path, "sha256": there}, status=409)
     await add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
     ref = DocumentRef(document_id=document_id, version_id=version_id, store=store.slug, path=draft.path, trust=trust)
-    return WrittenVersion(ref, draft.scope, sha256, 1, warnings)
+    return WrittenVersion(ref, draft.scope, sha256, 1, len(draft.content.encode()), warnings)
 
 
 def _edited_content(document: Document, edits: Sequence[Edit]) -> str:
