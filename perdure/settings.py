@@ -28,7 +28,7 @@ from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from perdure.core.faults import ENV_FILE_ADVICE, check_env_file, file_fault, setting_faults
 from perdure.core.identity import MIN_SECRET_CHARACTERS, AccessKeys, OperatorTokens
 from perdure.core.memory.files import MAX_UPLOAD_BYTES
-from perdure.core.request_origin import AllowedHosts, Proxies, exposure_refusal
+from perdure.core.request_origin import AllowedHosts, Proxies, exposure_refusal, plain_origin
 
 if TYPE_CHECKING:
     from perdure.activities.sandbox import SandboxConfig
@@ -194,12 +194,12 @@ class Settings(BaseSettings):
     users can."""
     public_url: str = Field(
         default="",
-        pattern=r"^(https?://[^/?#\s]+)?$",
         alias="PERDURE_PUBLIC_URL",
-        description="an http or https URL without a path, such as https://perdure.example.org",
+        description="an http or https URL without user name and path, such as https://perdure.example.org (a non-ASCII "
+        "name in its form with xn--)",
     )
-    """The public URL without a path. It is used for links, and its host is allowed. If it is https, cookies are sent
-    over TLS only. Required if the API listens on all addresses."""
+    """The public URL without a path; a slash at its end is removed. It is used for links, and its host is allowed. If
+    it is https, cookies are sent over TLS only. Required if the API listens on all addresses."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_ALLOWED_HOSTS")
     """Hosts that the API and the pages accept besides loopback names and the public URL's host, separated by commas:
     `host`, `host:port`, `*.domain` or `*`. Other hosts get 421."""
@@ -372,6 +372,11 @@ class Settings(BaseSettings):
                 _ = parts.port  # raises ValueError if it is not a number
         return value
 
+    @field_validator("public_url")
+    @classmethod
+    def _without_slash(cls, value: str) -> str:
+        return plain_origin(value) if value else value
+
     @field_validator("apps", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -431,7 +436,7 @@ class Settings(BaseSettings):
         try:
             return AllowedHosts.of(self.allowed_hosts, public_url=self.public_url, listens_on=self.host)
         except CallerError as error:
-            raise SystemExit(f"PERDURE_ALLOWED_HOSTS, PERDURE_PUBLIC_URL or PERDURE_HOST: {error.message}") from None
+            raise SystemExit(f"PERDURE_ALLOWED_HOSTS or PERDURE_HOST: {error.message}") from None
 
     def trusted_proxies(self) -> Proxies:
         """Returns the reverse proxies.

@@ -45,18 +45,21 @@ def up(
     host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
     if refusal := exposure_refusal(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or probe_refusal(host):
         raise StackError(refusal)
-    _check_settings(config.home)
-    raise typer.Exit(asyncio.run(run_stack(replace(config, command=command()))))
+    public_url = _check_settings(config.home)
+    raise typer.Exit(asyncio.run(run_stack(replace(config, command=command(), public_url=public_url))))
 
 
-def _check_settings(home: Path) -> None:
-    """Checks the settings of all programs before the first of them starts.
+def _check_settings(home: Path) -> str:
+    """Checks the settings of all programs before the first of them starts. Returns the public URL; empty if none is
+    set.
 
     Raises: SystemExit with one line for each setting or key file that is wrong.
     """
     from perdure.settings import Settings  # here: its import takes 0.1 s, which the other commands save
 
-    Settings.read(PERDURE_HOME=str(home)).check()
+    settings = Settings.read(PERDURE_HOME=str(home))
+    settings.check()
+    return settings.public_url
 
 
 def link(

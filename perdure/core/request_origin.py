@@ -148,6 +148,18 @@ def parse_host(text: str) -> HostValue | None:
     return HostValue(host, port)
 
 
+def plain_origin(text: str) -> str:
+    """Returns an http or https URL without a path. A slash at its end is removed.
+
+    Raises: ValueError if it is another URL, or has a user name, a path or a query.
+    """
+    scheme, _, rest = text.partition("://")
+    host = rest.removesuffix("/")
+    if scheme.lower() not in ("http", "https") or parse_host(host) is None:
+        raise ValueError("an http or https URL without a path")
+    return f"{scheme.lower()}://{host}"
+
+
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
     """The hosts that this deployment accepts. A page of another site can point its own name to the address of this

@@ -186,6 +186,8 @@ class StackConfig:
     """Pages to print in addition to the API's own address."""
     command: str = "perdure"
     """The name of the command with which the stack was started."""
+    public_url: str = ""
+    """The address that users open, if it is not the API's own."""
     drain_seconds: float = 30.0
     """Seconds that a program has to finish its work after SIGTERM."""
     limits: TimeLimits = field(default_factory=TimeLimits)

@@ -319,6 +319,7 @@ class _Start:
             logs=self.home.logs,
             command=self.config.command,
             api=f"http://{HOST}:{self.config.port}",
+            public_url=self.config.public_url,
             pages=list(zip(self.config.pages, pages, strict=True)),
             temporal_ui=(self.data.temporal.ui or "") if self.data.temporal else "",
             tokens=self.prepared.tokens,

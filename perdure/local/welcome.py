@@ -29,6 +29,7 @@ class Welcome:
     command: str
     """The name of the command in another terminal."""
     api: str
+    public_url: str = ""
     pages: Sequence[tuple[Link, str]]
     """Each with its address, which contains a code if it signs in."""
     temporal_ui: str = ""
@@ -67,7 +68,8 @@ class Welcome:
                 ("approvals", f"{self.command} approvals list"),
             ],
         )
-        yield "Addresses:", [("API", self.api), *self._open_pages()]
+        public = [("public URL", self.public_url)] if self.public_url else []
+        yield "Addresses:", [("API", self.api), *public, *self._open_pages()]
         if self.tokens:
             yield _TOKENS, [(f"{role} token", token) for role, token in self.tokens.items()]
         if self.setup_code:

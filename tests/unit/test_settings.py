@@ -1,5 +1,9 @@
 """What the operator's settings say of outgoing requests and of the log."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import structlog
 
@@ -53,6 +57,36 @@ def test_the_operator_sets_hosts_proxy_and_size() -> None:
 def test_an_entry_that_names_no_host_and_a_proxy_that_is_no_address_stop_the_start(variable: str, value: str) -> None:
     with pytest.raises((SystemExit, ValueError), match=variable):
         outbound(**{variable: value})
+
+
+ORIGIN = "https://perdure.example.org"
+
+
+@pytest.mark.parametrize("given", [ORIGIN, f"{ORIGIN}/", "HTTPS://perdure.example.org/"])
+def test_the_public_url_is_read_without_a_slash_at_its_end(given: str) -> None:
+    found = settings(PERDURE_PUBLIC_URL=given)
+    assert (found.public_url, found.link_base_url()) == (ORIGIN, ORIGIN)
+
+
+@pytest.mark.parametrize("module", [
+    "perdure.api", "perdure.worker --relay", "perdure.worker --queues llm", "perdure.apps.bootstrap",
+])  # fmt: skip
+def test_no_program_starts_with_a_bad_public_url(module: str) -> None:
+    for bad in ("https://u:hush@h", f"{ORIGIN}/path"):
+        environ = {**os.environ, "PERDURE_PUBLIC_URL": bad}
+        ended = subprocess.run(
+            [sys.executable, "-m", *module.split()], env=environ, capture_output=True, text=True, check=False
+        )
+        assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (1, "", 1), ended.stderr
+        assert "PERDURE_PUBLIC_URL" in ended.stderr and "hush" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "bad", ["h", "ftp://h", "//h", "http://", "http://a b", "http://a?b", "http://a#b", "http://ä"]
+)
+def test_a_public_url_that_is_no_plain_origin_is_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="PERDURE_PUBLIC_URL"):
+        settings(PERDURE_PUBLIC_URL=bad)
 
 
 def test_addresses_in_the_operators_settings_count_as_named() -> None:

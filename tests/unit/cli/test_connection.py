@@ -125,6 +125,7 @@ def test_an_unreachable_address_starts_nothing(perdure: Perdure, home: Path, mon
 @pytest.mark.parametrize(("code", "line", "name", "value"), [
     *((1, "up", name, "perhaps") for name in ("PERDURE_EXAMPLES", "LOG_LEVEL", "RATE_LIMIT_PER_MINUTE")),
     *((1, "up", name, "foo") for name in ("PERDURE_PUBLIC_URL", "PERDURE_PROXIES", "PERDURE_OIDC_NEWCOMERS")),
+    *((1, "up", "PERDURE_PUBLIC_URL", f"http://{rest}") for rest in ("u:hush@h", "a/b", "a?b", "a b", "a:x", "[::1")),
     *((1, "up", name, "hush") for name in ("DATABASE_URL", "REDIS_URL", "PERDURE_OPERATOR_TOKEN", "JWT_SECRET")),
     (1, "up", "DATABASE_URL", "postgresql://u:hush@h:port/d"),
     *(

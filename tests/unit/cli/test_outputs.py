@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -291,10 +292,11 @@ def command_line(home: Path, cli: Perdure, monkeypatch: pytest.MonkeyPatch) -> P
     """A command line with files in its folder, a user who types a password and then Ctrl-C, and a stack that starts
     at once."""
 
-    async def start(_config: StackConfig) -> int:
-        say(WELCOME.text())
+    async def start(config: StackConfig) -> int:
+        say(replace(WELCOME, public_url=config.public_url).text())
         return 0
 
+    monkeypatch.setenv("PERDURE_PUBLIC_URL", "https://perdure.example.org/")
     monkeypatch.setattr("perdure.cli.stack.run_stack", start)
     interrupted = Mock(sleep=Mock(side_effect=KeyboardInterrupt), monotonic=time.monotonic)
     monkeypatch.setattr("perdure.cli.approvals.watch.time", interrupted)
