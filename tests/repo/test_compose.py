@@ -1,6 +1,7 @@
 """docker-compose.yml is a valid compose file, and has a worker for every kind of work."""
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,8 +11,10 @@ import yaml
 
 from perdure.contracts.turns import Kind
 from perdure.core.request_origin import exposure_refusal
-from perdure.settings import Settings
+from perdure.local.config import STACK_ALONE
+from perdure.settings import BASE_ADDRESSES
 from tests.repo.committed import ROOT
+from tests.repo.test_environment import EXAMPLE, LINE
 
 COMPOSE = ROOT / "docker-compose.yml"
 WORKER = ["python", "worker.py"]
@@ -72,18 +75,60 @@ def test_temporals_web_ui_is_reached_through_its_proxy_alone_and_its_http_api_re
     assert settings["frontend.httpAllowedHosts"] == [{"value": ["nobody.perdure.invalid"]}]
 
 
-READ = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
-ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
-READ_APPS = {"bootstrap", "worker-turns", "worker-tools"}
-"""The services that publish agents or run their tools."""
+DOCUMENTED = {name for name, _ in LINE.findall(EXAMPLE.read_text())}
+APPS = {"PERDURE_APP", "PERDURE_EXAMPLES"}
+FIXED = {
+    "DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL", "PERDURE_HOST",
+    "PERDURE_ROUTING", "PERDURE_READY_FILE", "PERDURE_AUDIT_HEADS",
+}  # fmt: skip
+"""What names a place in the network or in a container: `.env` does not change it."""
+OF_ONE_MACHINE = {
+    *STACK_ALONE, "PERDURE_HOME", "PERDURE_PORT", "PERDURE_LOCAL", "PERDURE_START_GATE", "PERDURE_UPLOAD_FOLDER",
+    "PERDURE_OPEN_TURNS_LOST",
+}  # fmt: skip
+"""Of the embedded stack, or a folder or port inside of a container."""
+PROVIDERS = {*BASE_ADDRESSES, "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "PERDURE_SECRET_MODEL"}
+READ_BY = {
+    **dict.fromkeys(APPS, frozenset({"bootstrap", "worker-turns", "worker-tools"})),
+    **dict.fromkeys(("JWT_SECRET", "PERDURE_OPERATOR_TOKEN", "PERDURE_SECRET_OIDC"), frozenset({"api"})),
+    **dict.fromkeys(PROVIDERS, frozenset({"bootstrap", "worker-llm"})),
+    "PERDURE_SECRET_EMBEDDINGS": {"worker-turns", "worker-memory", "worker-relay"},
+    "PERDURE_SECRET_TRACER": {"worker-turns", "worker-relay"},
+}
+"""The settings that only some services get, because they are secrets or belong to the apps that these load."""
+OWN = {name for name, service in SERVICES.items() if service["image"] == "perdure"} - {"temporal-ui-proxy"}
+VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
-@pytest.mark.parametrize("name", sorted(name for name, service in SERVICES.items() if service["image"] == "perdure"))
-def test_each_service_gets_only_the_settings_and_apps_that_its_program_reads(name: str) -> None:
+def resolved(name: str, env: dict[str, str]) -> dict[str, str]:
+    """The environment of a service as `docker compose` makes it from `.env`."""
+
+    def value_of(found: re.Match[str]) -> str:
+        value = env.get(found[1], "")
+        assert value or found[2] != "?", f"{found[1]} is required"
+        return value or (found[3] if found[2] == "-" else "")
+
     given = SERVICES[name]["environment"]
-    assert not set(given) - READ, "perdure/settings.py does not read it"
-    apps = {variable: value for variable, value in given.items() if variable in ASKED}
-    assert apps == (ASKED if name in READ_APPS else {})
+    texts = {each: env.get(each) if text is None else VARIABLE.sub(value_of, str(text)) for each, text in given.items()}
+    return {each: text for each, text in texts.items() if text is not None}
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_every_setting_of_env_reaches_the_services_that_read_it_and_no_other(name: str) -> None:
+    passwords = {f"PG_{each}_PASSWORD": "p" for each in ("ADMIN", "OWNER", "APP", "RELAY")} | {"REDIS_PASSWORD": "p"}
+    env = {each: f"{each} of .env" for each in {*DOCUMENTED, *READ_BY}} | passwords
+    wanted = {each for each in {*DOCUMENTED, *READ_BY} if name in READ_BY.get(each, OWN)} - FIXED - OF_ONE_MACHINE
+    found = resolved(name, env)
+    assert {each for each, text in found.items() if text == env.get(each)} == wanted
+    assert not [each for each, text in found.items() if each in FIXED and "of .env" in text]
+    assert not (found.keys() - wanted - FIXED - {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"})
+    required = dict.fromkeys(("PERDURE_AUDIT_KEY", "JWT_SECRET", "PERDURE_PUBLIC_URL"), "x") | passwords
+    unset = resolved(name, required).keys() - required.keys() - FIXED
+    assert unset <= {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "PERDURE_TEMPORAL_UI", *APPS}, "the rest has defaults"
+
+
+def test_the_port_of_env_is_the_one_that_is_published() -> None:
+    assert SERVICES["api"]["ports"] == ["127.0.0.1:${PERDURE_PORT:-8080}:8080"]
 
 
 JAILERS = {"bootstrap", "worker-tools"}
