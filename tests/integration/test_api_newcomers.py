@@ -453,6 +453,10 @@ async def test_the_form_registers_the_first_person(tenant: EmptyTenant) -> None:
         asked = {"name": "first", "password": PASSWORD, "setup_code": WRONG}
         back = httpx.URL((await client.post("/sign-in", data=asked)).headers["location"])
         assert dict(back.params) == {"failed": "setup_code_invalid", "next": "/review", "name": "first"}
+        for _ in range(MAX_TRIES):
+            limited = httpx.URL((await client.post("/sign-in", data=asked)).headers["location"])
+        assert limited.params["failed"] == "too_many_tries" and 0 < int(limited.params["after"]) <= 60
+        assert await tenant.prepared(given) == given
         entered = await client.post("/sign-in", data={**asked, "setup_code": given})
         assert (entered.status_code, entered.headers["location"]) == (303, "/review")
         assert (await client.get("/v1/auth/me")).json()["roles"] == ["admin", "requester", "reviewer"]
