@@ -62,8 +62,8 @@ _SEE_OTHER = 303
 @auth_router.post("/register", status_code=201)
 async def register(services: ServicesDep, request: Request, body: RegisterBody) -> JSONResponse:
     """Registers a user with a name and a password, and signs in. The first user of a tenant sends the setup code or the
-    local administrator's token and becomes the administrator. Later users send an invitation. Ten wrong setup codes
-    from one address are followed by 429 `too_many_tries` until the time in `Retry-After` is over."""
+    local administrator's token and becomes the administrator. Later users send an invitation. After ten wrong
+    setup codes, an address gets 429 `too_many_tries` for the time in `Retry-After`."""
     signed_in = await sign_in.by_registration(services, request.scope, body, request.headers.get("authorization", ""))
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get_user(tx, signed_in.session.user_id)
