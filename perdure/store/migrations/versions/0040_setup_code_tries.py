@@ -5,7 +5,7 @@ from typing import Any
 
 from alembic import op
 
-revision = "0042"
+revision = "0040"
 down_revision = "0039"
 
 
