@@ -150,6 +150,11 @@ class Settings(BaseSettings):
     ready_file: Path | None = Field(default=None, alias="PERDURE_READY_FILE")
     """A process writes this file when it is ready, and touches it every second while it lives
     (perdure/telemetry/heartbeat.py)."""
+    exit_when_hung: bool = Field(default=False, alias="PERDURE_EXIT_WHEN_HUNG")
+    """Ends the API, a worker or the relay if it hangs for PERDURE_HANG_SECONDS. The embedded stack kills them itself.
+    """
+    hang_seconds: int = Field(default=20, ge=0, le=86_400, alias="PERDURE_HANG_SECONDS")
+    """Seconds without a heartbeat after which a process counts as hanging. 0: never."""
     start_gate: Path | None = Field(default=None, alias="PERDURE_START_GATE")
     """Set by the embedded stack: the process imports its modules, then waits for this file before it opens
     connections."""
@@ -395,6 +400,10 @@ class Settings(BaseSettings):
     @classmethod
     def _beside_env(cls, value: Path | None) -> Path | None:
         return None if value is None else _BASE / value
+
+    def exit_seconds(self) -> float:
+        """Returns the seconds without a heartbeat after which the process ends itself; 0: never."""
+        return float(self.hang_seconds) if self.exit_when_hung else 0.0
 
     def keyring(self) -> Keyring:
         """Returns the keys of the audit chain.

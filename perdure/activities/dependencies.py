@@ -20,6 +20,7 @@ from perdure.store.database import Database
 from perdure.store.events import live
 from perdure.store.events.live import LiveTokens
 from perdure.store.valkey import Valkey
+from perdure.telemetry.hangs import OpenCalls
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.workflow_client import Notifier
 
@@ -105,6 +106,7 @@ class Deps:
     memory: MemoryLimits = DEFAULT_LIMITS
     traces: TurnTraces | None = None
     """The traces of turns; None if turns are not traced."""
+    open_calls: OpenCalls = field(default_factory=OpenCalls)
     embedder: Embedder | None = None
     """The embedder; None if episodes are searched by full text."""
     version_wait_seconds: float = 60.0

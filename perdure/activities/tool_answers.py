@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import ToolCard
 from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.errors import Problem
 from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_RESULT
 from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.values import canonical_json
@@ -39,6 +40,10 @@ class CallAnswer:
     def row(self) -> tuple[CallState, dict[str, JsonValue], NewMessage]:
         """The state, outcome and message that the ledger stores."""
         return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
+
+    def ending_turn(self, problem: Problem) -> "CallAnswer":
+        """Returns the answer for a call whose problem ends its turn. The transcript still has the message."""
+        return replace(self, outcome=self.outcome.model_copy(update={"problem": problem, "message": None}))
 
 
 def settled_answer(call: ToolCall, card: ToolCard, approval: ApprovalValidity | None, result: ToolResult) -> CallAnswer:

@@ -43,6 +43,7 @@ from perdure.core.approvals.validity import (
     lapse,
 )
 from perdure.core.calls.failures import class_name, is_permanent, known, known_of_attempts
+from perdure.core.calls.hangs import TOOL_HUNG, OpenCall, given_up
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.calls.retries import ATTEMPTS
 from perdure.egress import AnswerWithheld, EgressRefused
@@ -54,6 +55,7 @@ from perdure.store.calls import tool_calls
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
 from perdure.store.faults import StoreFault, raised_by_asyncpg, store_fault
+from perdure.telemetry.hangs import OpenCalls
 
 CallableTool = Tool | BlockTool | McpTool
 NO_RESULT = ToolResult(None)
@@ -99,6 +101,8 @@ class ClaimedCall:
     """Monotonic time just before the claim was requested (perdure/activities/tools.py)."""
     report: FailureReport
     """Reports a failure of the call."""
+    open_calls: OpenCalls
+    open_call: OpenCall
 
     @property
     def card(self) -> ToolCard:
@@ -120,6 +124,10 @@ class ClaimedCall:
         """True if the tool acts in the transaction that records the call. Blocks have no database access, whatever
         their card declares."""
         return self.card.effect is EffectClass.LOCAL and not self.is_block
+
+    async def run(self, context: ToolContext) -> ToolResult | Raised:
+        with self.open_calls.marked(self.open_call, self.tool.run(self.args, context)) as work:
+            return await run_author_code(work, self.card.timeout_seconds)
 
 
 async def claim_call(
@@ -161,7 +169,8 @@ async def claim_call(
     tool = _within(tool, call.ask.timeout_seconds)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, tool.card, event)
     report = FailureReport.of(deps, tool, card, call.address.turn_id, call.ask.call_id)
-    return ClaimedCall(tool, locked, epoch, attempt, requested_at, report)
+    open_call = OpenCall.of(call, epoch, in_thread=isinstance(tool, Tool) and not tool.is_coroutine)
+    return ClaimedCall(tool, locked, epoch, attempt, requested_at, report, deps.open_calls, open_call)
 
 
 def _within(tool: CallableTool, seconds: float) -> CallableTool:
@@ -370,12 +379,12 @@ async def _lock_or_plan(tx: Connection, call: ToolCall, card: ToolCard | None) -
 
 async def _settle_lost(tx: Connection, call: ToolCall, locked: tool_calls.LockedCall) -> ToolOutcome:
     """Settles a call without an effect, none of whose attempts ended."""
-    _log.error("tool_call_given_up", tool=call.ask.tool, turn_id=call.address.turn_id, lost=locked.row.lost)
-    answer = error_answer(
-        call,
-        f"{locked.row.lost} attempts to run {call.ask.tool} did not end, so it is not run again. Each time its worker "
-        "was lost or could not record the end; its log and that of its supervisor have the reason",
-    )
+    row = locked.row
+    _log.error("tool_call_given_up", tool=call.ask.tool, turn_id=call.address.turn_id, lost=row.lost, hung=row.hung)
+    problem = given_up(call.ask.tool, lost=row.lost, hung=row.hung)
+    answer = error_answer(call, problem.message)
+    if problem.code == TOOL_HUNG:
+        answer = answer.ending_turn(problem)
     await tool_calls.settle(tx, call, locked.row.held.epoch if locked.row.held else 0, *answer.row, list(answer.events))
     return answer.outcome
 
@@ -417,7 +426,7 @@ async def _settle_unknown(tx: Connection, call: ToolCall, locked: tool_calls.Loc
             "tool": call.ask.tool,
             "code": "outcome_unknown",
             "effect": locked.key,
-            **known_of_attempts(locked.ends, lost=locked.row.lost),
+            **known_of_attempts(locked.ends, lost=locked.row.lost, hung=locked.row.hung),
         }
         event = NewEvent(TOOL_ERROR, unknown, call.ask.call_id)
         await tool_calls.settle(tx, call, locked.row.held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
@@ -477,7 +486,7 @@ async def _run_within_limit(claimed: ClaimedCall, context: ToolContext) -> ToolA
     Raises: CancelledError when this worker drains.
     """
     try:
-        result = await run_author_code(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
+        result = await claimed.run(context)
     except NotStarted:
         return ToolAttempt(ActionEnd.NOT_SENT, "the call ended before the tool was called")
     except asyncio.CancelledError:
@@ -574,7 +583,7 @@ async def run_local_tool(claimed: ClaimedCall, context: ToolContext) -> ToolResu
     conflicts pass unchanged: they are not the tool's answer, and another attempt may succeed. A missing table is the
     tool's own mistake.
     """
-    result = await run_author_code(claimed.tool.run(claimed.args, context), claimed.card.timeout_seconds)
+    result = await claimed.run(context)
     if not isinstance(result, Raised):
         return result
     error, answer = result.error, result.answer

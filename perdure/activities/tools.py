@@ -202,7 +202,7 @@ def _known_of(claimed: ClaimedCall, result: ToolAttempt) -> dict[str, JsonValue]
     """Returns `known` and `failure` of an unknown outcome, of this attempt and of earlier ones."""
     nothing = known(KnownEnd.EARLIER_ATTEMPT, words=claimed.report.words_of(result.message))
     ends = _ends(claimed, result) if result.known else [nothing, *claimed.locked.ends]
-    return known_of_attempts(ends, lost=claimed.locked.row.lost)
+    return known_of_attempts(ends, lost=claimed.locked.row.lost, hung=claimed.locked.row.hung)
 
 
 def _ends(claimed: ClaimedCall, result: ToolAttempt) -> list[dict[str, JsonValue]]:

@@ -24,7 +24,7 @@ from perdure.api.routes import (
 )
 from perdure.api.services import open_services
 from perdure.settings import Settings
-from perdure.telemetry.heartbeat import beating
+from perdure.telemetry.hangs import watched
 
 ROUTERS = (
     turns.conversations_router,
@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings) as services, beating(settings.ready_file):
+        async with open_services(settings) as services, watched(settings.ready_file, settings.exit_seconds()):
             app.state.services = services
             yield
 

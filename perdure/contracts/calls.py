@@ -187,6 +187,8 @@ class KnownEnd(StrEnum):
     """The last attempt did nothing, or raised before it sent a request, but another one may have reached the target."""
     WORKER_LOST = "worker_lost"
     """The worker was lost, or could not record the end."""
+    WORKER_HUNG = "worker_hung"
+    """The call made its worker hang, so that the worker was ended."""
     TURN_ENDED = "turn_ended"
     """The turn ended before the call's end was recorded."""
 

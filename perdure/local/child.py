@@ -75,6 +75,8 @@ class ChildSpec:
     responds: Callable[[int], Awaitable[bool]] | None = None
     """Called with its pid regularly while it is ready; returns whether it responds. None: it never counts as hung.
     """
+    hung: Callable[[float], None] = lambda _seconds: None
+    """Called before it is killed because it has not responded for so many seconds."""
     ports: tuple[int, ...] = ()
     """The ports that it listens on."""
     port_setting: str = ""
@@ -207,6 +209,7 @@ class Child:
             if hung.done() and not exited.done() and not stopping.done():
                 report = f"has not responded for {self._limits.hang_seconds:.0f} s; killing and restarting it"
                 self._console.child(spec.role, report)
+                spec.hung(self._limits.hang_seconds)
                 kill_tree(process.pid)
                 await exited
             await self._end(process, exited)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 BASE = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
 """The base of `.env` and of relative paths in settings. In a checkout it is the checkout's folder, whatever the current
 folder is; for an installed package, it is the current folder."""
-STACK_ALONE = ("PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS", "PERDURE_TEMPORAL_SYNCHRONOUS")
+STACK_ALONE = ("PERDURE_START_SECONDS", "PERDURE_TEMPORAL_SYNCHRONOUS")
 """Variables that only this package reads; perdure/settings.py reads the others."""
 _DEFAULT_PORT = 8080
 LEAST_FREE_BYTES = 128 << 20

@@ -22,13 +22,16 @@ import secrets
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from perdure.core.calls.hangs import hang_file
 from perdure.core.faults import file_fault
 from perdure.local.child import ChildSpec
 from perdure.local.config import ROOT, Program, StackConfig
@@ -188,6 +191,12 @@ def environment(config: StackConfig, home: DataDir, data: Mapping[str, str], url
     }
 
 
+def note_kill(ready_file: Path, seconds: float) -> None:
+    """Records for the next start that the process is killed, because it has not responded for `seconds`."""
+    with suppress(OSError), hang_file(ready_file).open("ab") as file:
+        file.write(f"The supervisor killed it after {seconds:.0f} s without a response\n".encode())
+
+
 def program_spec(config: StackConfig, home: DataDir, program: Program, environ: Mapping[str, str]) -> ChildSpec:
     """Returns the child for one program; it drains on SIGTERM."""
     ready_file = home.ready_file(program.role)
@@ -207,6 +216,7 @@ def program_spec(config: StackConfig, home: DataDir, program: Program, environ: 
         log=home.log(program.role),
         ready=answers if program.ready == "http" else wrote_file,
         responds=heartbeat_probe(ready_file),
+        hung=partial(note_kill, ready_file),
         waits_for_others=lambda: not home.gate_file.exists(),
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=PROGRAM_STOP_RANK,

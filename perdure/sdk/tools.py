@@ -180,10 +180,11 @@ class Tool:
     @property
     def can_send(self) -> bool:
         """True for a coroutine that receives a context, and so can use `context.send`."""
-        return self._is_coroutine and self.parameters.context_name is not None
+        return self.is_coroutine and self.parameters.context_name is not None
 
     @property
-    def _is_coroutine(self) -> bool:
+    def is_coroutine(self) -> bool:
+        """True if the event loop runs the function; otherwise it runs in a thread."""
         return inspect.iscoroutinefunction(inspect.unwrap(self.function))
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
@@ -216,7 +217,7 @@ class Tool:
         return await _bind(self.parameters, args, self.card.name, seconds, checks=self.card.checks)
 
     def _own_context(self, context: ToolContext) -> ToolContext:
-        is_plain = not self._is_coroutine and context.files is not None
+        is_plain = not self.is_coroutine and context.files is not None
         return replace(context, files=FilesForCoroutines()) if is_plain else context
 
     async def _call(self, arguments: Mapping[str, object]) -> object:

@@ -1,6 +1,7 @@
 """The heartbeat of a process: its event loop touches a file every second, so that a hanging process is detected.
 
-The supervisor of the embedded stack checks the file (perdure/local/ports.py). In a container, the health check is
+The supervisor of the embedded stack checks the file (perdure/local/ports.py). A process can also end itself
+(perdure/telemetry/hangs.py). In a container, the health check is
 `python -m perdure.telemetry.heartbeat FILE`. Its exit code is 0 if the process of FILE responds, and 1 if it hangs or
 is not ready yet. A touch needs no disk space.
 """
@@ -9,7 +10,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,13 +21,13 @@ _POLL_SECONDS = 0.02
 
 
 @asynccontextmanager
-async def beating(file: Path | None) -> AsyncIterator[None]:
-    """Creates the file, which marks the process as ready, and touches it from this event loop until the block ends."""
-    if file is None:
-        yield
-        return
-    _touch(file)
-    task = asyncio.create_task(_beat(file))
+async def beating(file: Path | None, beat: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+    """Creates the file, which marks the process as ready, and touches it from this event loop until the block ends.
+    `beat` is called each time."""
+    beat()
+    if file is not None:
+        _touch(file)
+    task = asyncio.create_task(_beat(file, beat))
     try:
         yield
     finally:
@@ -39,11 +40,13 @@ def _touch(file: Path) -> None:
     file.touch()
 
 
-async def _beat(file: Path) -> None:
+async def _beat(file: Path | None, beat: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT_SECONDS)
-        with suppress(OSError):
-            os.utime(file)
+        beat()
+        if file is not None:
+            with suppress(OSError):
+                os.utime(file)
 
 
 def heartbeat_fault(file: Path) -> str:

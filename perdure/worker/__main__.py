@@ -21,7 +21,8 @@ from perdure.egress.httpx_transport import guard
 from perdure.embedding.choice import embedder_of
 from perdure.settings import Settings, log_from, needed, secret
 from perdure.store.database import Database, reach_postgres
-from perdure.telemetry.heartbeat import beating, wait_for_gate
+from perdure.telemetry.hangs import watched
+from perdure.telemetry.heartbeat import wait_for_gate
 from perdure.temporal.client import connect, register_search_attributes
 from perdure.temporal.workflow_client import Notifier
 from perdure.worker.audit_heads import HeadExport
@@ -103,7 +104,7 @@ async def _relay(settings: Settings) -> int:
                 traces.ended(address)
 
         stop = _stop_on_signals()
-        await stack.enter_async_context(beating(settings.ready_file))
+        await stack.enter_async_context(watched(settings.ready_file, settings.exit_seconds()))
         heads = HeadExport(relay, settings.writable_heads_file(), keyring)
         reconciler = Reconciler(relay, client, notifier, ended, settings.stuck_after)
         jobs = [run_relay(relay, notifier, stop), reconciler.run(stop), heads.run(stop)]

@@ -36,6 +36,7 @@ from perdure.activities.turns import TurnActivities
 from perdure.apps import App, app_folders, assembled_tools, find_apps
 from perdure.contracts.mcp import server_of
 from perdure.contracts.turns import Kind, Routing, waits_queue
+from perdure.core.calls.hangs import hanging_call
 from perdure.core.calls.secrets import secrets_of
 from perdure.core.egress import Outbound
 from perdure.egress import new_client
@@ -45,11 +46,12 @@ from perdure.graph.registry import TOPOLOGIES
 from perdure.sdk.tools import Tool
 from perdure.settings import Settings, needed, secret, variable
 from perdure.store import agents
+from perdure.store.calls import tool_calls
 from perdure.store.database import Database, reach_postgres
 from perdure.store.events.live import LiveTokens
 from perdure.store.status import ServerStates
 from perdure.store.valkey import Valkey
-from perdure.telemetry.heartbeat import beating
+from perdure.telemetry.hangs import OpenCalls, earlier_hang, watched
 from perdure.telemetry.metrics import metrics_addresses, serve_metrics
 from perdure.telemetry.traces import TurnTraces
 from perdure.temporal.client import connect, require_namespace
@@ -100,7 +102,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
         watchdog.start()
         stack.callback(watchdog.stop)
         running = [asyncio.create_task(worker.run()) for worker in workers]
-        await stack.enter_async_context(beating(settings.ready_file))
+        await stack.enter_async_context(watched(settings.ready_file, settings.exit_seconds(), deps.open_calls))
         if any(has_blocks(app) for app in apps):
             sandbox.open_soon()  # This takes some CPU time, which the start does not wait for.
         deps.toolbox.import_soon()
@@ -167,6 +169,7 @@ async def _deps(
 ) -> Deps:
     db = await reach_postgres("DATABASE_URL", _connect_database(settings))
     stack.push_async_callback(db.close)
+    open_calls = await _open_calls(db, settings.ready_file)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
     outbound, to_providers = settings.outbound(), settings.outbound_to_providers()
@@ -198,7 +201,19 @@ async def _deps(
         keeps_facts=settings.facts,
         shows_failure_messages=settings.failure_messages,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
+        open_calls=open_calls,
     )
+
+
+async def _open_calls(db: Database, ready_file: Path | None) -> OpenCalls:
+    """Returns the place for this process's open calls. Before, records the call with which the last process hung."""
+    hang = earlier_hang(ready_file)
+    call = hanging_call(hang) if hang is not None else None
+    if call is not None:
+        _log.error("tool_hung", tool=call.tool, turn_id=call.turn_id, call_id=call.call_id)
+        async with db.transaction(call.tenant_id) as tx:
+            await tool_calls.count_hang(tx, call)
+    return OpenCalls(ready_file)
 
 
 async def _http_by_agent(

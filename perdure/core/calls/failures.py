@@ -53,6 +53,7 @@ _SENTENCES: Mapping[KnownEnd, str] = MappingProxyType(
         KnownEnd.STOPPED: "the turn was stopped while the call was running",
         KnownEnd.EARLIER_ATTEMPT: "an earlier attempt may have reached the target; the last one did nothing",
         KnownEnd.WORKER_LOST: "the worker that ran the call was lost, or could not record its end",
+        KnownEnd.WORKER_HUNG: "the call made its worker hang, which was ended before it could record the end",
         KnownEnd.TURN_ENDED: "the turn ended before the end of the call was recorded",
     }
 )
@@ -211,10 +212,11 @@ def known(code: KnownEnd, request: str = "", words: str = "") -> dict[str, JsonV
     return {"code": code.value, "message": f"{_SENTENCES[code]}{details}"}
 
 
-def known_of_attempts(ends: Sequence[Mapping[str, JsonValue]], *, lost: int) -> dict[str, JsonValue]:
+def known_of_attempts(ends: Sequence[Mapping[str, JsonValue]], *, lost: int, hung: int = 0) -> dict[str, JsonValue]:
     """Returns `known`, and `failure` if there is one, of a call from those of its attempts, newest first. `lost` is the
-    number of attempts that did not end. The code is that of the newest attempt that ended, if any."""
-    others = [known(KnownEnd.WORKER_LOST)] if lost > 0 else []
+    number of attempts that did not end. In `hung` of them, the call made its worker hang. The code is that of the
+    newest attempt that ended, if any."""
+    others = [known(KnownEnd.WORKER_HUNG if hung > 0 else KnownEnd.WORKER_LOST)] if lost > 0 else []
     every = [*ends, *others] or [known(KnownEnd.EARLIER_ATTEMPT)]
     code, sentences = every[0]["code"], dict.fromkeys(str(end["message"]) for end in every)
     if len(sentences) > 1 and code == KnownEnd.RAISED_BEFORE_SEND.value:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
+from perdure.core.calls.hangs import MAX_HANGS
 
 MAX_LOST_ATTEMPTS = 12
 """A call with so many attempts that did not end is not run again. Otherwise a tool that blocks or kills its worker
@@ -61,7 +62,7 @@ class Claim(StrEnum):
     STALE = "stale"
     """A later attempt has the claim."""
     LOST = "lost"
-    """Too many attempts did not end: it fails, because it may be the reason."""
+    """Too many attempts did not end, or two made their worker hang: it fails, because it may be the reason."""
     UNKNOWN = "unknown"
     """A lost attempt may have sent the call, and it must not be sent again; a person settles it."""
     DENIED = "denied"
@@ -94,6 +95,13 @@ class Reservation:
     """The maximum time from the claim to the send. The idempotency key must be valid until then."""
     lost: int = 0
     """Attempts that did not end: their worker was lost, or could not record the end."""
+    hung: int = 0
+    """Those of them in which the call made its worker hang."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if the call is not run again, because it may end its worker each time."""
+        return self.lost >= MAX_LOST_ATTEMPTS or self.hung >= MAX_HANGS
 
 
 def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
@@ -109,7 +117,7 @@ def claim_tool(gate: LockedTurn, row: Reservation, attempt: Attempt, *, allowed:
     if verdict is Claim.STALE:
         return verdict
     if verdict is Claim.ACT and allowed and (row.state is not CallState.RESERVED or may_send_again(row, now)):
-        if row.state is not CallState.RESERVED or row.lost < MAX_LOST_ATTEMPTS:
+        if row.state is not CallState.RESERVED or not row.is_given_up:
             return verdict
         return Claim.UNKNOWN if may_have_happened(row) else Claim.LOST
     if may_have_happened(row):
@@ -138,7 +146,7 @@ def may_be_resumed(gate: LockedTurn, row: Reservation, attempt: Attempt, now: da
     """Returns whether a worker with the right version of the tool could run a call that a lost attempt had reserved."""
     if row.state is not CallState.RESERVED or claim(gate, row.held, attempt) is not Claim.ACT:
         return False
-    return row.lost < MAX_LOST_ATTEMPTS and may_send_again(row, now)
+    return not row.is_given_up and may_send_again(row, now)
 
 
 class ActionEnd(StrEnum):

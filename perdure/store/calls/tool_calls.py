@@ -17,6 +17,7 @@ from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
 from perdure.core.approvals.gates import RULE_EXEMPTED
 from perdure.core.approvals.validity import ApprovalValidity
+from perdure.core.calls.hangs import OpenCall
 from perdure.core.calls.ledger import Attempt, LockedTurn, RecordedClaim, Reservation, may_be_resumed
 from perdure.store import audit
 from perdure.store.database import Connection
@@ -76,7 +77,8 @@ _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
   t.waived_tools,
   c.effect, c.epoch, c.voided, c.run_id, c.attempt, c.errors, c.first_sent_at, c.deadline, c.tool, c.tool_version,
-  c.args, c.key, c.outcome, c.ends, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
+  c.args, c.key, c.outcome, c.ends, cardinality(c.hung_epochs) AS hung,
+  clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
   a.withdrawal, a.policy_digest, a.ready_at, a.kind, a.risk,
   (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
@@ -103,6 +105,7 @@ async def lock(tx: Connection, call: ToolCall) -> LockedCall | None:
             EffectClass(row["effect"]),
             row["first_sent_at"],
             lost=row["epoch"] - row["errors"] - row["voided"],
+            hung=row["hung"],
         ),
         row["tool_version"],
         row["args"],
@@ -293,6 +296,17 @@ async def count_lost(tx: Connection, call: ToolCall) -> None:
         "UPDATE tool_calls SET lost_settles = lost_settles + 1 WHERE turn_id = $1 AND call_id = $2",
         call.address.turn_id,
         call.ask.call_id,
+    )
+
+
+async def count_hang(tx: Connection, call: OpenCall) -> None:
+    """Records that an attempt of the call made its worker hang. Repeating it changes nothing."""
+    await tx.execute(
+        "UPDATE tool_calls SET hung_epochs = array_append(hung_epochs, $3::int) WHERE turn_id = $1 AND call_id = $2 "
+        "AND $3::int <= epoch AND $3::int <> ALL(hung_epochs)",
+        call.turn_id,
+        call.call_id,
+        call.epoch,
     )
 
 

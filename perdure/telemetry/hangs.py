@@ -1,0 +1,170 @@
+"""Ends a process that hangs, and keeps for its next start which calls were open and where its threads were.
+
+Python's faulthandler has the timer. Its thread needs neither the event loop nor Python's lock, so it also ends a
+process in which C code keeps the lock, such as a regular expression. The exit code is 1.
+
+Invariants:
+- The timer runs only while the process serves: not during its start, and not after its drain.
+- Marking a step of a call writes one byte to memory that the file backs. Its space is allocated at the start, because
+  a full disk would end the process.
+"""
+
+import faulthandler
+import json
+import mmap
+import sys
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import structlog
+
+from perdure.core.calls.hangs import Doing, Hang, OpenCall, hang_file
+from perdure.telemetry.heartbeat import beating
+
+T = TypeVar("T")
+MAX_OPEN_CALLS = 255
+"""Further calls of a process are not marked."""
+ADVICE = (
+    "the stacks, innermost line first, show the code that blocked the event loop or kept Python's lock; in an async "
+    "tool, await or use `def`; limit what one call of C code gets, such as the text of a regular expression"
+)
+_MAX_LOGGED_CHARACTERS = 32_768
+_RECORD_BYTES = 512
+_SIZE = (1 + MAX_OPEN_CALLS) * _RECORD_BYTES
+_log = structlog.get_logger(__name__)
+
+
+class OpenCalls:
+    """The open calls of this process. Each has a record: a byte for what it does (0: the record is free), then its ids.
+
+    Without a ready file, nobody reads them.
+    """
+
+    def __init__(self, ready_file: Path | None = None) -> None:
+        self._file = _new_file(hang_file(ready_file)) if ready_file is not None else None
+        fd = self._file.fileno() if self._file is not None else -1
+        self._memory = mmap.mmap(fd, _SIZE)
+        self._free = [number * _RECORD_BYTES for number in range(MAX_OPEN_CALLS, 0, -1)]
+        self._write(0, "l", {"loop_thread": threading.get_ident()})
+
+    @property
+    def stacks_file(self) -> IO[bytes] | None:
+        """The file for the stacks of all threads, at its end. None if there is none."""
+        return self._file
+
+    @contextmanager
+    def marked(self, call: OpenCall, work: Coroutine[Any, Any, T]) -> Iterator[Coroutine[Any, Any, T]]:
+        """Gives `work` with each of its steps marked. `call.doing` is what it does between them."""
+        ids = {name: getattr(call, name) for name in ("tenant_id", "turn_id", "call_id", "epoch", "tool")}
+        at = self._free.pop() if self._free else 0
+        if not at:
+            yield work
+            return
+        try:
+            is_written = self._write(at, call.doing.value, ids)
+            yield _MarkedSteps(work, self._memory, at, call.doing) if is_written else work
+        finally:
+            self._memory[at] = 0
+            self._free.append(at)
+
+    def _write(self, at: int, doing: str, content: dict[str, Any]) -> bool:
+        data = json.dumps(content).encode()
+        if len(data) >= _RECORD_BYTES:
+            return False
+        self._memory[at + 1 : at + _RECORD_BYTES] = data.ljust(_RECORD_BYTES - 1, b"\0")
+        self._memory[at] = ord(doing)
+        return True
+
+
+class _MarkedSteps(Coroutine[Any, Any, T]):
+    """A coroutine that marks in the call's record that the event loop runs its code."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], memory: mmap.mmap, at: int, between: Doing) -> None:
+        self._work, self._memory, self._at = work, memory, at
+        self._between = ord(between.value)
+
+    def send(self, value: Any, /) -> Any:
+        self._memory[self._at] = _STEPS
+        try:
+            return self._work.send(value)
+        finally:
+            self._memory[self._at] = self._between
+
+    def throw(self, *error: Any) -> Any:
+        self._memory[self._at] = _STEPS
+        try:
+            return self._work.throw(*error)
+        finally:
+            self._memory[self._at] = self._between
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> "_MarkedSteps[T]":
+        return self
+
+    def __iter__(self) -> "_MarkedSteps[T]":
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+
+_STEPS = ord(Doing.STEPS.value)
+
+
+def _new_file(path: Path) -> IO[bytes] | None:
+    """Returns the file with empty records, at its end. None if it cannot be written.
+
+    It replaces the earlier one, which another process may still have in its memory."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        file = new.open("w+b", buffering=0)
+        file.write(bytes(_SIZE))
+        new.replace(path)
+    except OSError as error:
+        _log.warning("hang_file_not_written", file=str(path), error=error.strerror)
+        return None
+    return file
+
+
+def earlier_hang(ready_file: Path | None) -> Hang | None:
+    """Returns what the last process with this ready file has left, and logs it. None if it did not end by hanging. The
+    next `OpenCalls` removes it."""
+    try:
+        content = hang_file(ready_file).read_bytes() if ready_file is not None else b""
+    except OSError:
+        return None
+    stacks = content[_SIZE:].decode(errors="replace").strip()
+    if not stacks:
+        return None
+    records = [content[at : at + _RECORD_BYTES] for at in range(0, _SIZE, _RECORD_BYTES)]
+    (loop, *_), *calls = ((json.loads(record[1:].rstrip(b"\0")), chr(record[0])) for record in records if record[0])
+    hang = Hang(loop["loop_thread"], tuple(OpenCall(**ids, doing=Doing(doing)) for ids, doing in calls), stacks)
+    _log.error("process_hung", stacks=stacks[:_MAX_LOGGED_CHARACTERS], open_calls=len(hang.calls), advice=ADVICE)
+    return hang
+
+
+@asynccontextmanager
+async def watched(ready_file: Path | None, exit_seconds: float, calls: OpenCalls | None = None) -> AsyncIterator[None]:
+    """Beats during the block. If no beat comes for `exit_seconds`, the process ends (0: it does not). Without `calls`,
+    it first logs how the last process hung."""
+    if calls is None:
+        earlier_hang(ready_file)
+        calls = OpenCalls(ready_file)
+
+    stacks_file = calls.stacks_file or sys.stderr
+
+    def beat() -> None:
+        if exit_seconds:
+            faulthandler.dump_traceback_later(exit_seconds, exit=True, file=stacks_file)
+
+    try:
+        async with beating(ready_file, beat):
+            yield
+    finally:
+        if exit_seconds:
+            faulthandler.cancel_dump_traceback_later()

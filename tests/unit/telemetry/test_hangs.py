@@ -1,0 +1,72 @@
+"""Real processes that hang end themselves, and name the call that made them hang."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from perdure.core.calls.hangs import hanging_call
+from perdure.telemetry.hangs import earlier_hang
+from tests.repo.committed import ROOT
+
+BOUND_SECONDS = 3
+PROGRAM = """
+import asyncio, re, sys, time
+from pathlib import Path
+from perdure.core.calls.hangs import Doing, OpenCall
+from perdure.sdk.threads import run_in_thread
+from perdure.telemetry.hangs import OpenCalls, watched
+def evil(): re.match(r"(a+)+$", 64 * "a" + "b")
+def blocks(): time.sleep(60)
+async def asleep(): blocks()
+async def matches(): await asyncio.sleep(0); evil()
+async def waits(): await asyncio.sleep(60)
+async def spawns(): await asyncio.create_task(asleep())
+async def ends(): await asyncio.sleep(0.1)
+async def fails():
+    try: await asyncio.wait_for(asyncio.sleep(60), 0.1)
+    except TimeoutError: await ends()
+    raise KeyError
+async def evil_thread(): await run_in_thread(lambda: (time.sleep(0.3), evil()), {}, "evil")
+async def thread(): await run_in_thread(blocks, {}, "blocks")
+calls, ready = OpenCalls(Path("ready")), Path("ready")
+async def run(number, name):
+    doing = Doing.IN_THREAD if "thread" in name else Doing.AWAITS
+    with calls.marked(OpenCall("t", "turn", name, number, name, doing), globals()[name]()) as work:
+        await asyncio.create_task(asyncio.wait_for(work, 90))
+async def main(names):
+    time.sleep(BOUND + 1)  # the start of a process
+    async with watched(ready, BOUND, calls):
+        await asyncio.sleep(0.2)
+        print(await asyncio.gather(*(run(*each) for each in enumerate(names)), return_exceptions=True))
+    time.sleep(BOUND + 1)  # after its drain
+asyncio.run(main(sys.argv[1:]))
+"""
+
+
+async def left_by(folder: Path, *calls: str) -> tuple[int, Path]:
+    folder.mkdir()
+    program = PROGRAM.replace("BOUND", str(BOUND_SECONDS))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, *calls, cwd=folder, env={"PYTHONPATH": str(ROOT)}
+    )
+    async with asyncio.timeout(60):
+        return await process.wait(), folder / "ready"
+
+
+CASES = {
+    "asleep waits thread": "asleep",
+    "matches waits thread": "matches",
+    "waits evil_thread": "evil_thread",
+    "thread evil_thread": None,  # which of two threads keeps the lock is not known
+    "thread spawns": None,  # the loop is in a task that no call runs
+}
+
+
+async def test_a_process_that_hangs_ends_and_names_the_call_that_made_it_hang(tmp_path: Path) -> None:
+    ended = await asyncio.gather(*(left_by(tmp_path / names, *names.split()) for names in (*CASES, "ends fails")))
+    assert [code for code, _ in ended] == [1] * len(CASES) + [0]
+    hangs = {names: earlier_hang(ready) for names, (_, ready) in zip(CASES, ended, strict=False)}
+    found = {names: hang and hanging_call(hang) for names, hang in hangs.items()}
+    assert {names: call and call.tool for names, call in found.items()} == CASES
+    assert all(hang and len(hang.calls) == len(names.split()) for names, hang in hangs.items())
+    assert earlier_hang(ended[-1][1]) is None, "neither a start nor a drain counts"
