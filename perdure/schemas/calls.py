@@ -11,7 +11,7 @@ class KnownOfEffect(Answer):
 
     code: str
     """`raised_before_send`, `raised_after_send`, `raised`, `answered_error`, `answer_not_read`, `no_answer`,
-    `timed_out`, `stopped`, `earlier_attempt`, `worker_lost` or `turn_ended`."""
+    `timed_out`, `stopped`, `earlier_attempt`, `worker_lost`, `worker_hung` or `turn_ended`."""
     message: str = ""
     """A sentence with the request that was sent and the target's words, if there are any. It also has what is known of
     other attempts."""

@@ -12,12 +12,13 @@ Invariants:
 import faulthandler
 import json
 import mmap
+import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -34,6 +35,8 @@ ADVICE = (
 _MAX_LOGGED_CHARACTERS = 32_768
 _RECORD_BYTES = 512
 _SIZE = (1 + MAX_OPEN_CALLS) * _RECORD_BYTES
+_NO_FILE = -1
+_STEPS = ord(Doing.STEPS.value)
 _log = structlog.get_logger(__name__)
 
 
@@ -43,17 +46,16 @@ class OpenCalls:
     Without a ready file, nobody reads them.
     """
 
-    def __init__(self, ready_file: Path | None = None) -> None:
-        self._file = _new_file(hang_file(ready_file)) if ready_file is not None else None
-        fd = self._file.fileno() if self._file is not None else -1
-        self._memory = mmap.mmap(fd, _SIZE)
+    def __init__(self, ready_file: Path | None = None, exit_seconds: float = 0.0) -> None:
+        self._fd = _new_file(hang_file(ready_file)) if ready_file is not None else _NO_FILE
+        self._memory = mmap.mmap(self._fd, _SIZE)
         self._free = [number * _RECORD_BYTES for number in range(MAX_OPEN_CALLS, 0, -1)]
-        self._write(0, "l", {"loop_thread": threading.get_ident()})
+        self._write(0, "l", {"thread": threading.get_ident(), "exit_seconds": exit_seconds})
 
     @property
-    def stacks_file(self) -> IO[bytes] | None:
-        """The file for the stacks of all threads, at its end. None if there is none."""
-        return self._file
+    def stacks_fd(self) -> int:
+        """The descriptor for the stacks of all threads: that of the file, at its end, or else standard error."""
+        return sys.stderr.fileno() if self._fd == _NO_FILE else self._fd
 
     @contextmanager
     def marked(self, call: OpenCall, work: Coroutine[Any, Any, T]) -> Iterator[Coroutine[Any, Any, T]]:
@@ -113,39 +115,50 @@ class _MarkedSteps(Coroutine[Any, Any, T]):
         return self.send(None)
 
 
-_STEPS = ord(Doing.STEPS.value)
-
-
-def _new_file(path: Path) -> IO[bytes] | None:
-    """Returns the file with empty records, at its end. None if it cannot be written.
+def _new_file(path: Path) -> int:
+    """Returns the descriptor of the file with empty records, at its end. It stays open as long as the process.
 
     It replaces the earlier one, which another process may still have in its memory."""
     new = path.with_name(f"{path.name}.new")
     try:
-        file = new.open("w+b", buffering=0)
-        file.write(bytes(_SIZE))
-        new.replace(path)
+        with new.open("w+b", buffering=0) as file:
+            file.write(bytes(_SIZE))
+            new.replace(path)
+            return os.dup(file.fileno())
     except OSError as error:
         _log.warning("hang_file_not_written", file=str(path), error=error.strerror)
-        return None
-    return file
+        return _NO_FILE
 
 
 def earlier_hang(ready_file: Path | None) -> Hang | None:
     """Returns what the last process with this ready file has left, and logs it. None if it did not end by hanging. The
     next `OpenCalls` removes it."""
+    if ready_file is None:
+        return None
+    file = hang_file(ready_file)
     try:
-        content = hang_file(ready_file).read_bytes() if ready_file is not None else b""
+        content, ended_at = file.read_bytes(), file.stat().st_mtime
     except OSError:
         return None
     stacks = content[_SIZE:].decode(errors="replace").strip()
     if not stacks:
         return None
+    _log.error("process_hung", stacks=stacks[:_MAX_LOGGED_CHARACTERS], advice=ADVICE)
     records = [content[at : at + _RECORD_BYTES] for at in range(0, _SIZE, _RECORD_BYTES)]
-    (loop, *_), *calls = ((json.loads(record[1:].rstrip(b"\0")), chr(record[0])) for record in records if record[0])
-    hang = Hang(loop["loop_thread"], tuple(OpenCall(**ids, doing=Doing(doing)) for ids, doing in calls), stacks)
-    _log.error("process_hung", stacks=stacks[:_MAX_LOGGED_CHARACTERS], open_calls=len(hang.calls), advice=ADVICE)
-    return hang
+    try:
+        loop, *calls = ((json.loads(record[1:].rstrip(b"\0")), chr(record[0])) for record in records if record[0])
+        found = tuple(OpenCall(**ids, doing=Doing(doing)) for ids, doing in calls)
+        return Hang(loop[0]["thread"], found, stacks, _overdue_seconds(ready_file, ended_at, loop[0]["exit_seconds"]))
+    except (KeyError, TypeError, ValueError) as error:  # a disk can lose a part of a file
+        _log.warning("hang_file_not_read", file=str(file), error=repr(error))
+        return None
+
+
+def _overdue_seconds(ready_file: Path, ended_at: float, exit_seconds: float) -> float:
+    """Returns how late the process ended itself after its last beat; 0 if a supervisor ended it."""
+    with suppress(OSError):  # a supervisor removes the file before a start
+        return ended_at - ready_file.stat().st_mtime - exit_seconds if exit_seconds else 0.0
+    return 0.0
 
 
 @asynccontextmanager
@@ -154,13 +167,12 @@ async def watched(ready_file: Path | None, exit_seconds: float, calls: OpenCalls
     it first logs how the last process hung."""
     if calls is None:
         earlier_hang(ready_file)
-        calls = OpenCalls(ready_file)
-
-    stacks_file = calls.stacks_file or sys.stderr
+        calls = OpenCalls(ready_file, exit_seconds)
+    stacks_fd = calls.stacks_fd if exit_seconds else _NO_FILE
 
     def beat() -> None:
         if exit_seconds:
-            faulthandler.dump_traceback_later(exit_seconds, exit=True, file=stacks_file)
+            faulthandler.dump_traceback_later(exit_seconds, exit=True, file=stacks_fd)
 
     try:
         async with beating(ready_file, beat):

@@ -169,7 +169,7 @@ async def _deps(
 ) -> Deps:
     db = await reach_postgres("DATABASE_URL", _connect_database(settings))
     stack.push_async_callback(db.close)
-    open_calls = await _open_calls(db, settings.ready_file)
+    open_calls = await _open_calls(db, settings)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
     outbound, to_providers = settings.outbound(), settings.outbound_to_providers()
@@ -205,15 +205,15 @@ async def _deps(
     )
 
 
-async def _open_calls(db: Database, ready_file: Path | None) -> OpenCalls:
-    """Returns the place for this process's open calls. Before, records the call with which the last process hung."""
-    hang = earlier_hang(ready_file)
+async def _open_calls(db: Database, settings: Settings) -> OpenCalls:
+    """Returns the records of this process's open calls. Before, counts the hang of the last process for its call."""
+    hang = earlier_hang(settings.ready_file)
     call = hanging_call(hang) if hang is not None else None
     if call is not None:
         _log.error("tool_hung", tool=call.tool, turn_id=call.turn_id, call_id=call.call_id)
         async with db.transaction(call.tenant_id) as tx:
             await tool_calls.count_hang(tx, call)
-    return OpenCalls(ready_file)
+    return OpenCalls(settings.ready_file, settings.exit_seconds())
 
 
 async def _http_by_agent(

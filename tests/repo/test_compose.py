@@ -55,6 +55,8 @@ def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> 
         file = SERVICES[name]["environment"]["PERDURE_READY_FILE"]
         check = ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file]
         assert SERVICES[name]["healthcheck"]["test"] == check, name
+        assert SERVICES[name]["environment"]["PERDURE_EXIT_WHEN_HUNG"] == "1", "Docker restarts only what has ended"
+        assert SERVICES[name]["restart"] == "unless-stopped", name
     assert SERVICES["bootstrap"]["healthcheck"] == {"disable": True}
 
 

@@ -11,6 +11,8 @@ from perdure.contracts.errors import Problem
 MAX_HANGS = 2
 """A call that made its worker hang this often is not run again."""
 TOOL_HUNG = "tool_hung"
+_MAX_OVERDUE_SECONDS = 5.0
+"""A process that ends itself later than this was suspended, such as by SIGSTOP."""
 _LOOP_FILES = re.compile(r"/(?:asyncio|uvloop)/[^/]+$|/selectors\.py$")
 """The files of the innermost frame of an event loop that waits for events, or for Python's lock after them."""
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line \d+ in ')
@@ -62,14 +64,18 @@ class Hang:
     stacks: str
     """The stacks of all threads as Python's faulthandler writes them, or the sentence of the supervisor that ended the
     process."""
+    overdue_seconds: float = 0.0
+    """The seconds from the time at which the process had to end itself until it did."""
 
 
 def hanging_call(hang: Hang) -> OpenCall | None:
-    """Returns the call that made the process hang; None if that is not known.
+    """Returns the call that made the process hang; None if that is not known, or if the process was suspended.
 
     It is the call whose code the event loop was running. If the loop was running nothing, another thread kept Python's
     lock. It is the only call with a thread, if there is one. Calls beside it are never returned.
     """
+    if hang.overdue_seconds > _MAX_OVERDUE_SECONDS:
+        return None
     for call in hang.calls:
         if call.doing is Doing.STEPS:
             return call

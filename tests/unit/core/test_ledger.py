@@ -92,6 +92,9 @@ YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
     (replace(SENT, effect=EffectClass.READ, lost=12), OPEN, True, OLD, Claim.LOST),
     (replace(SENT, effect=EffectClass.READ, lost=12, state=CallState.PLANNED), OPEN, True, OLD, Claim.ACT),
     (replace(SENT, lost=12), OPEN, True, YOUNG, Claim.UNKNOWN),
+    (replace(SENT, effect=EffectClass.READ, lost=2, hung=1), OPEN, True, OLD, Claim.ACT),
+    (replace(SENT, effect=EffectClass.READ, lost=2, hung=2), OPEN, True, OLD, Claim.LOST),
+    (replace(SENT, lost=2, hung=2), OPEN, True, YOUNG, Claim.UNKNOWN),
     (replace(SENT, effect=EffectClass.READ), STOPPED, True, OLD, Claim.STOPPED),
     (replace(SENT, held=RecordedClaim(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
     (replace(SENT, state=CallState.OUTCOME_UNKNOWN), OPEN, True, YOUNG, Claim.UNKNOWN),
@@ -214,12 +217,14 @@ def test_mistakes_of_the_code_are_not_retried(
     assert is_permanent(error, retried, has_answer=has_answer) is expected
 
 
-@pytest.mark.parametrize(("ends", "lost", "code"), [
-    *(([], 0, "earlier_attempt"), ([], 1, "worker_lost"), (["no_answer", "answered_error"], 1, "no_answer")),
-    *((["raised_before_send"] * 2, 0, "raised_before_send"), (["raised_before_send"], 1, "earlier_attempt")),
+@pytest.mark.parametrize(("ends", "lost", "hung", "code"), [
+    *(([], 0, 0, "earlier_attempt"), ([], 1, 0, "worker_lost"), ([], 2, 1, "worker_hung")),
+    (["no_answer", "answered_error"], 1, 1, "no_answer"),
+    *((["raised_before_send"] * 2, 0, 0, "raised_before_send"), (["raised_before_send"], 1, 0, "earlier_attempt")),
 ])  # fmt: skip
-def test_an_attempt_that_sent_nothing_does_not_hide_another(ends: list[str], lost: int, code: str) -> None:
-    assert known_of_attempts([known(KnownEnd(each)) for each in ends], lost=lost)["known"]["code"] == code  # type: ignore
+def test_an_attempt_that_sent_nothing_does_not_hide_another(ends: list[str], lost: int, hung: int, code: str) -> None:
+    data = known_of_attempts([known(KnownEnd(each)) for each in ends], lost=lost, hung=hung)
+    assert data["known"]["code"] == code  # type: ignore[index, call-overload]
 
 
 def test_a_failure_names_the_innermost_place_of_the_app() -> None:

@@ -2,10 +2,15 @@
 
 import asyncio
 import sys
+from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from perdure.core.calls.hangs import hanging_call
-from perdure.telemetry.hangs import earlier_hang
+from perdure.core.calls.hangs import Doing, Hang, OpenCall, hang_file, hanging_call
+from perdure.local.programs import note_kill
+from perdure.telemetry.hangs import OpenCalls, earlier_hang
+from tests.harness import gathered
 from tests.repo.committed import ROOT
 
 BOUND_SECONDS = 3
@@ -28,7 +33,7 @@ async def fails():
     raise KeyError
 async def evil_thread(): await run_in_thread(lambda: (time.sleep(0.3), evil()), {}, "evil")
 async def thread(): await run_in_thread(blocks, {}, "blocks")
-calls, ready = OpenCalls(Path("ready")), Path("ready")
+calls, ready = OpenCalls(Path("ready"), BOUND), Path("ready")
 async def run(number, name):
     doing = Doing.IN_THREAD if "thread" in name else Doing.AWAITS
     with calls.marked(OpenCall("t", "turn", name, number, name, doing), globals()[name]()) as work:
@@ -44,7 +49,7 @@ asyncio.run(main(sys.argv[1:]))
 
 
 async def left_by(folder: Path, *calls: str) -> tuple[int, Path]:
-    folder.mkdir()
+    folder.mkdir()  # noqa: ASYNC240
     program = PROGRAM.replace("BOUND", str(BOUND_SECONDS))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, *calls, cwd=folder, env={"PYTHONPATH": str(ROOT)}
@@ -70,3 +75,38 @@ async def test_a_process_that_hangs_ends_and_names_the_call_that_made_it_hang(tm
     assert {names: call and call.tool for names, call in found.items()} == CASES
     assert all(hang and len(hang.calls) == len(names.split()) for names, hang in hangs.items())
     assert earlier_hang(ended[-1][1]) is None, "neither a start nor a drain counts"
+    late = (replace(hang, overdue_seconds=hang.overdue_seconds + 9) for hang in hangs.values() if hang)
+    assert {hanging_call(hang) for hang in late} == {None}, "no call has suspended its process"
+
+
+async def test_a_kill_by_the_supervisor_counts_for_the_call_that_the_loop_ran(tmp_path: Path) -> None:
+    ready, read = tmp_path / "ready", list[Hang | None]()
+    calls = OpenCalls(ready)
+
+    async def runs() -> str:
+        note_kill(ready, 20)
+        read.append(earlier_hang(ready))
+        return "ran"
+
+    async def rests() -> None:
+        try:
+            await asyncio.wait_for(asyncio.sleep(60), 0.1)
+        except TimeoutError:
+            await asyncio.sleep(0)
+            raise KeyError from None
+
+    async def run(tool: str, work: Coroutine[Any, Any, Any]) -> Any:
+        with calls.marked(OpenCall("t", "turn", tool, 1, tool, Doing.AWAITS), work) as marked:
+            return await asyncio.wait_for(marked, 9)
+
+    rested, ran = await gathered(run("rests", rests()), run("runs", runs()))
+    assert isinstance(rested, KeyError) and ran == "ran"
+    (hang,) = read
+    assert hang and {call.tool: call.doing for call in hang.calls} == {"rests": Doing.AWAITS, "runs": Doing.STEPS}
+    assert hanging_call(hang) == next(call for call in hang.calls if call.tool == "runs")
+    left = earlier_hang(ready)
+    assert left and left.calls == ()
+    OpenCalls(ready)
+    assert earlier_hang(ready) is None
+    hang_file(ready).write_text("torn" * 99_999)
+    assert earlier_hang(ready) is None
