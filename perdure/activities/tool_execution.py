@@ -43,7 +43,7 @@ from perdure.core.approvals.validity import (
     lapse,
 )
 from perdure.core.calls.failures import class_name, is_permanent, known, known_of_attempts
-from perdure.core.calls.hangs import TOOL_HUNG, OpenCall, given_up
+from perdure.core.calls.hangs import TOOL_HUNG, Doing, OpenCall, given_up
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, ActionEnd, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.calls.retries import ATTEMPTS
 from perdure.egress import AnswerWithheld, EgressRefused
@@ -102,7 +102,6 @@ class ClaimedCall:
     report: FailureReport
     """Reports a failure of the call."""
     open_calls: OpenCalls
-    open_call: OpenCall
 
     @property
     def card(self) -> ToolCard:
@@ -126,7 +125,9 @@ class ClaimedCall:
         return self.card.effect is EffectClass.LOCAL and not self.is_block
 
     async def run(self, context: ToolContext) -> ToolResult | Raised:
-        with self.open_calls.marked(self.open_call, self.tool.run(self.args, context)) as work:
+        doing = Doing.IN_THREAD if isinstance(self.tool, Tool) and not self.tool.is_coroutine else Doing.AWAITS
+        call = OpenCall(context.tenant_id, context.turn_id, context.call_id, self.epoch, self.card.name, doing)
+        with self.open_calls.marked(call, self.tool.run(self.args, context)) as work:
             return await run_author_code(work, self.card.timeout_seconds)
 
 
@@ -169,8 +170,7 @@ async def claim_call(
     tool = _within(tool, call.ask.timeout_seconds)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, tool.card, event)
     report = FailureReport.of(deps, tool, card, call.address.turn_id, call.ask.call_id)
-    open_call = OpenCall.of(call, epoch, in_thread=isinstance(tool, Tool) and not tool.is_coroutine)
-    return ClaimedCall(tool, locked, epoch, attempt, requested_at, report, deps.open_calls, open_call)
+    return ClaimedCall(tool, locked, epoch, attempt, requested_at, report, deps.open_calls)
 
 
 def _within(tool: CallableTool, seconds: float) -> CallableTool:

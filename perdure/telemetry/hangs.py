@@ -1,4 +1,4 @@
-"""Ends a process that hangs, and keeps for its next start which calls were open and where its threads were.
+"""Ends a process that hangs, and keeps its open calls and the stacks of its threads for the next start.
 
 Python's faulthandler has the timer. Its thread needs neither the event loop nor Python's lock, so it also ends a
 process in which C code keeps the lock, such as a regular expression. The exit code is 1.
@@ -29,8 +29,8 @@ T = TypeVar("T")
 MAX_OPEN_CALLS = 255
 """Further calls of a process are not marked."""
 ADVICE = (
-    "the stacks, innermost line first, show the code that blocked the event loop or kept Python's lock; in an async "
-    "tool, await or use `def`; limit what one call of C code gets, such as the text of a regular expression"
+    "the first lines of a stack are the innermost; in an async tool, await or use `def`; limit the text of a regular "
+    "expression, which keeps Python's lock"
 )
 _MAX_LOGGED_CHARACTERS = 32_768
 _RECORD_BYTES = 512
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 class OpenCalls:
     """The open calls of this process. Each has a record: a byte for what it does (0: the record is free), then its ids.
 
-    Without a ready file, nobody reads them.
+    Without a ready file, they are not kept.
     """
 
     def __init__(self, ready_file: Path | None = None, exit_seconds: float = 0.0) -> None:

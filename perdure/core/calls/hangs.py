@@ -1,11 +1,10 @@
-"""Which call made its process hang, as far as what the process has left shows it."""
+"""Finds the call that made its process hang, in what the process has left."""
 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from perdure.contracts.calls import ToolCall
 from perdure.contracts.errors import Problem
 
 MAX_HANGS = 2
@@ -19,18 +18,18 @@ _FRAME = re.compile(r'\s+File "(?P<file>.*)", line \d+ in ')
 
 
 def hang_file(ready_file: Path) -> Path:
-    """Returns the file of a process beside its ready file: records of fixed size (the loop's thread, the open calls),
-    then the stacks."""
+    """Returns the file of a process in the folder of its ready file: records of fixed size (the loop's thread, the open
+    calls), then the stacks."""
     return ready_file.with_name(f"{ready_file.name}.hang")
 
 
 class Doing(StrEnum):
-    """What an open call does at a moment."""
+    """The states of an open call."""
 
     AWAITS = "a"
-    """It awaits something, so that the event loop does other work."""
+    """The call awaits something, so that the event loop does other work."""
     IN_THREAD = "t"
-    """It is a plain function, which runs in its own thread."""
+    """The function is not async and runs in its own thread."""
     STEPS = "s"
     """The event loop runs its code."""
 
@@ -47,16 +46,10 @@ class OpenCall:
     tool: str
     doing: Doing
 
-    @classmethod
-    def of(cls, call: ToolCall, epoch: int, *, in_thread: bool) -> "OpenCall":
-        """Returns the call between its steps; with `in_thread`, its function runs in a thread meanwhile."""
-        doing = Doing.IN_THREAD if in_thread else Doing.AWAITS
-        return cls(call.address.tenant_id, call.address.turn_id, call.ask.call_id, epoch, call.ask.tool, doing)
-
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """What a process that hung has left."""
+    """The remains of a process that hung."""
 
     loop_thread: int
     """The number of the thread of its event loop."""
@@ -72,7 +65,7 @@ def hanging_call(hang: Hang) -> OpenCall | None:
     """Returns the call that made the process hang; None if that is not known, or if the process was suspended.
 
     It is the call whose code the event loop was running. If the loop was running nothing, another thread kept Python's
-    lock. It is the only call with a thread, if there is one. Calls beside it are never returned.
+    lock. It is the only call with a thread, if there is one. Other calls are never returned.
     """
     if hang.overdue_seconds > _MAX_OVERDUE_SECONDS:
         return None

@@ -96,7 +96,7 @@ class Reservation:
     lost: int = 0
     """Attempts that did not end: their worker was lost, or could not record the end."""
     hung: int = 0
-    """Those of them in which the call made its worker hang."""
+    """Lost attempts in which the call made its worker hang."""
 
     @property
     def is_given_up(self) -> bool:

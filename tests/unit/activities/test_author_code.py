@@ -9,9 +9,11 @@ import pytest
 
 from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.tool_execution import ClaimedCall, _run_within_limit
+from perdure.core.calls.hangs import Doing, OpenCall
 from perdure.core.calls.ledger import ActionEnd
 from perdure.sdk.outcomes import ToolRefused
 from perdure.sdk.tools import ToolContext
+from perdure.telemetry.hangs import OpenCalls
 
 Code = Callable[[asyncio.Event], Coroutine[Any, Any, Any]]
 
@@ -59,8 +61,12 @@ async def test_a_cancellation_stays_one_unless_the_code_has_an_answer(code: Code
 @pytest.mark.filterwarnings("error")
 async def test_a_call_that_is_cancelled_before_its_first_step_was_not_sent() -> None:
     ready = asyncio.Event()
-    tool = SimpleNamespace(run=lambda args, context: _waits(ready))
-    claimed = cast("ClaimedCall", SimpleNamespace(tool=tool, args={}, card=SimpleNamespace(timeout_seconds=60)))
+
+    async def run(_: ToolContext) -> Any:
+        with OpenCalls().marked(OpenCall("t", "turn", "t1.0", 1, "tool", Doing.AWAITS), _waits(ready)) as work:
+            return await run_author_code(work, 60)
+
+    claimed = cast("ClaimedCall", SimpleNamespace(run=run))
     task = asyncio.create_task(_run_within_limit(claimed, cast("ToolContext", None)))
     await asyncio.sleep(0)
     task.cancel()
