@@ -402,8 +402,9 @@ class Settings(BaseSettings):
         return None if value is None else _BASE / value
 
     def exit_seconds(self) -> float:
-        """Returns the seconds without a heartbeat after which the process ends itself; 0: never."""
-        return float(self.hang_seconds) if self.exit_when_hung else 0.0
+        """Returns the seconds without a heartbeat after which the process ends itself, at least three beats; 0:
+        never."""
+        return float(max(self.hang_seconds, 3)) if self.exit_when_hung and self.hang_seconds else 0.0
 
     def keyring(self) -> Keyring:
         """Returns the keys of the audit chain.

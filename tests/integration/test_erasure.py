@@ -51,7 +51,7 @@ NEUTRAL = {
       prompt_versions.digest prompt_versions.stage prompt_versions.template questions.answer_schema questions.call_id
       questions.kind questions.status setup_codes.code_sha256 setup_codes.end_reason
       setup_code_tries.address tool_calls.agent_id tool_calls.call_id tool_calls.digest
-      tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version
+      tool_calls.effect tool_calls.hung_epochs tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version
       turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology turns.waived_tools
       user_facts.embedder user_facts.type users.roles working_memory.field
     """,

@@ -66,5 +66,9 @@ def test_app_folders_are_separated_like_path_and_routing_has_two_names() -> None
     assert settings.routing is RoutingName.SPREAD
     assert settings.route().tools != bare().route().tools
     assert bare(PENDING_MUTATION_TTL_SECONDS="60").request_seconds == 60
+    for given, seconds in (({"PERDURE_EXIT_WHEN_HUNG": "1"}, 20), ({}, 0)):
+        assert bare(**given).exit_seconds() == seconds
+        assert bare(**given, PERDURE_HANG_SECONDS="0").exit_seconds() == 0
+        assert bare(**given, PERDURE_HANG_SECONDS="1").exit_seconds() == min(seconds, 3)
     with pytest.raises(ValueError, match="PERDURE_ROUTING"):
         bare(PERDURE_ROUTING="sideways")

@@ -12,12 +12,14 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from perdure.core.calls.hangs import hang_file
 from perdure.local.child import Child, ChildSpec, restart_delay_seconds
 from perdure.local.config import ROOT
 from perdure.local.data_dir import StackError, open_home
@@ -25,6 +27,7 @@ from perdure.local.forking import ForkedProcess, ForkServer, ForkServerGone
 from perdure.local.output import Console, read_lines
 from perdure.local.ports import HOST, PortInUse, free_port, heartbeat_probe
 from perdure.local.processes import TimeLimits, alive
+from perdure.local.programs import note_kill
 from perdure.local.supervisor import Supervisor
 from tests.eventually import until
 
@@ -199,7 +202,8 @@ asyncio.run(main())
 def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
     environ, command = {**PATH, "PYTHONPATH": str(ROOT)}, (sys.executable, "-c", BEATS)
     limits, responds = TimeLimits(hang_seconds=hang_seconds), heartbeat_probe(folder / "ready")
-    return child(folder, "", out, limits, command=command, environ=environ, responds=responds)
+    hung = partial(note_kill, folder / "ready")
+    return child(folder, "", out, limits, command=command, environ=environ, responds=responds, hung=hung)
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
@@ -211,7 +215,7 @@ async def test_a_hung_child_restarts(tmp_path: Path, number: signal.Signals, mon
     await asyncio.sleep(1.2)
     first = send_signal_to(supervised, number)
     await until(lambda: supervised.pid not in (None, first) and supervised.ready)
-    assert "3 s" in out.getvalue()
+    assert "3 s" in out.getvalue() and hang_file(tmp_path / "ready").exists()
     assert supervised.restarts == 1 and alive(first) is None
     await supervised.stop()
 
