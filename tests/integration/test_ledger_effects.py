@@ -29,6 +29,7 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import effect_key
 from perdure.contracts.turns import TurnAddress
 from perdure.core.calls.failures import known as known_end
+from perdure.core.calls.hangs import MAX_HANGS, Doing, OpenCall
 from perdure.core.calls.ledger import MAX_LOST_ATTEMPTS
 from perdure.core.calls.retries import ATTEMPTS, TOOL_ERRORS
 from perdure.egress import Transport
@@ -138,18 +139,29 @@ async def test_a_late_worker_that_knows_the_outcome_settles_an_effect_marked_unk
     assert harness.world.effects.count(("/shout", f"{address.turn_id}/t1.0")) == 1, "never sent again"
 
 
+@pytest.mark.parametrize(("most", "hangs"), [(MAX_LOST_ATTEMPTS, False), (MAX_HANGS, True)])
 @pytest.mark.parametrize(("tool", "state"), [("look", S.FAILED), ("book", S.OUTCOME_UNKNOWN)])
-async def test_a_call_that_lost_many_workers_is_not_run_again(harness: Harness, tool: str, state: CallState) -> None:
-    address = await harness.plan((tool, {"mode": ",".join(["wait"] * MAX_LOST_ATTEMPTS)}))
-    for attempt in range(1, MAX_LOST_ATTEMPTS + 1):
+async def test_a_call_that_lost_many_workers_or_hung_twice_is_not_run_again(
+    harness: Harness, tool: str, state: CallState, most: int, hangs: bool
+) -> None:
+    address = await harness.plan((tool, {"mode": ",".join(["wait"] * most)}))
+    for attempt in range(1, most + 1):
         running = harness.world.running
         dying = asyncio.create_task(harness.run_tool(address, attempt=attempt))
         await until(lambda running=running: harness.world.running > running)  # type: ignore[misc]
         dying.cancel()
         await gathered(dying)
+        hung = OpenCall("local", address.turn_id, "t1.0", attempt, tool, Doing.STEPS)
+        for _ in range(2 * hangs):  # a start that is interrupted can read it again
+            async with harness.db.transaction("local") as tx:
+                await tool_calls.count_hang(tx, hung)
     requests = sum(harness.world.requests.values())
-    outcome = await harness.run_tool(address, attempt=MAX_LOST_ATTEMPTS + 1)
-    assert outcome.state is state and sum(harness.world.requests.values()) == requests
+    for attempt in (most + 1, most + 2):
+        outcome = await harness.run_tool(address, attempt=attempt)
+        assert outcome.state is state and sum(harness.world.requests.values()) == requests
+        assert bool(outcome.problem and outcome.problem.code == "tool_hung") is (hangs and tool == "look")
+    (said,) = await harness.event_data(address.turn_id, "tool.error")
+    assert state is S.FAILED or said["known"]["code"] == ("worker_hung" if hangs else "worker_lost")
 
 
 @pytest.mark.parametrize(("tool", "change"), [

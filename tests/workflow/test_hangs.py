@@ -143,6 +143,8 @@ async def test_a_call_that_hangs_ends_its_worker_twice_and_no_call_beside_it_fai
         row = await served.until(matches, *ENDED, seconds=120)
         assert (row["status"], row["problem"]["code"]) == ("failed", "tool_hung")
         assert (await served.until(lingers, *ENDED, seconds=60))["status"] == "completed"
+        again = {"agent_id": "jammed", "conversation_id": matches.conversation_id}
+        assert (await served.run_to_end(Line("well"), **again))[1]["status"] == "completed"
         drains = await served.begin(Line("lingers", [("linger", {})]), Line("well"), agent_id="jammed")
 
         async def lingers_again() -> bool:
