@@ -107,6 +107,7 @@ class Deps:
     traces: TurnTraces | None = None
     """The traces of turns; None if turns are not traced."""
     open_calls: OpenCalls = field(default_factory=OpenCalls)
+    """The records of the calls that run, for the next start if the process hangs."""
     embedder: Embedder | None = None
     """The embedder; None if episodes are searched by full text."""
     version_wait_seconds: float = 60.0

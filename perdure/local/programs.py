@@ -193,7 +193,8 @@ def environment(config: StackConfig, home: DataDir, data: Mapping[str, str], url
 
 def note_kill(ready_file: Path, seconds: float) -> None:
     """Records for the next start that the process is killed, because it has not responded for `seconds`."""
-    with suppress(OSError), hang_file(ready_file).open("ab") as file:
+    with suppress(OSError), hang_file(ready_file).open("r+b") as file:
+        file.seek(0, os.SEEK_END)
         file.write(f"The supervisor killed it after {seconds:.0f} s without a response\n".encode())
 
 

@@ -203,6 +203,7 @@ def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
     environ, command = {**PATH, "PYTHONPATH": str(ROOT)}, (sys.executable, "-c", BEATS)
     limits, responds = TimeLimits(hang_seconds=hang_seconds), heartbeat_probe(folder / "ready")
     hung = partial(note_kill, folder / "ready")
+    hang_file(folder / "ready").touch()
     return child(folder, "", out, limits, command=command, environ=environ, responds=responds, hung=hung)
 
 
@@ -215,7 +216,7 @@ async def test_a_hung_child_restarts(tmp_path: Path, number: signal.Signals, mon
     await asyncio.sleep(1.2)
     first = send_signal_to(supervised, number)
     await until(lambda: supervised.pid not in (None, first) and supervised.ready)
-    assert "3 s" in out.getvalue() and hang_file(tmp_path / "ready").exists()
+    assert "3 s" in out.getvalue() and b"3 s" in hang_file(tmp_path / "ready").read_bytes()
     assert supervised.restarts == 1 and alive(first) is None
     await supervised.stop()
 
