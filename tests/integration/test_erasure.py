@@ -49,9 +49,9 @@ NEUTRAL = {
       memory_versions.sha256 memory_versions.trust messages.call_id messages.role model_calls.assumed
       model_calls.budget_of model_calls.call_id model_calls.model model_calls.run_id model_calls.stage outbox.*
       prompt_versions.digest prompt_versions.stage prompt_versions.template questions.answer_schema questions.call_id
-      questions.kind questions.status setup_codes.code_sha256 setup_codes.end_reason
-      setup_code_tries.address tool_calls.agent_id tool_calls.call_id tool_calls.digest
-      tool_calls.effect tool_calls.hung_epochs tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version
+      questions.kind questions.status setup_codes.code_sha256 setup_codes.end_reason setup_code_tries.address
+      tool_calls.agent_id tool_calls.call_id tool_calls.digest tool_calls.effect tool_calls.hung_epochs tool_calls.key
+      tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version
       turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology turns.waived_tools
       user_facts.embedder user_facts.type users.roles working_memory.field
     """,

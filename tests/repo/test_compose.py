@@ -81,9 +81,9 @@ DOCUMENTED = {name for name, _ in LINE.findall(EXAMPLE.read_text())}
 APPS = {"PERDURE_APP", "PERDURE_EXAMPLES"}
 FIXED = {
     "DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL", "PERDURE_HOST",
-    "PERDURE_ROUTING", "PERDURE_READY_FILE", "PERDURE_AUDIT_HEADS",
+    "PERDURE_ROUTING", "PERDURE_READY_FILE", "PERDURE_AUDIT_HEADS", "PERDURE_EXIT_WHEN_HUNG",
 }  # fmt: skip
-"""What names a place in the network or in a container: `.env` does not change it."""
+"""What names a place in the network or in a container, or depends on a restart policy: `.env` does not change it."""
 OF_ONE_MACHINE = {
     *STACK_ALONE, "PERDURE_HOME", "PERDURE_PORT", "PERDURE_LOCAL", "PERDURE_START_GATE", "PERDURE_UPLOAD_FOLDER",
     "PERDURE_OPEN_TURNS_LOST",
