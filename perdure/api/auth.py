@@ -18,7 +18,7 @@ from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.delivery import CHAT
-from perdure.core.identity import OWN_CREDENTIAL, SIGNED_PREFIX, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, SIGNED_PREFIX, Credential, SignInMethod, sign_in_method
 from perdure.store.identity.users import LOCAL
 
 AUTHENTICATED_PREFIX = "/v1/"
@@ -196,15 +196,8 @@ async def _session_principal(services: Services, token: str, audience: Audience)
         frozenset(row["roles"]),
         has_local_token=services.local and row["local"],
         session_id=session_id,
-        credential=Credential(_sign_in_method(row["how"]), created_by, invited_by),
+        credential=Credential(sign_in_method(row["how"]), created_by, invited_by),
     )
-
-
-def _sign_in_method(recorded: str) -> SignInMethod:
-    try:
-        return SignInMethod(recorded)
-    except ValueError:  # The session was opened before this was recorded.
-        return SignInMethod.UNKNOWN
 
 
 async def principal(

@@ -458,6 +458,13 @@ class ExemptionBody(Body):
     """True if the tool needs an approval, false if it is exempt."""
 
 
+class FourEyesBody(Body):
+    """Whether related users can decide on each other's high-risk calls."""
+
+    related_decide: bool = Field(strict=True)
+    """True if they can, false if such a decision is refused."""
+
+
 class HeadsBody(Body):
     """Heads of the audit trail that the caller has stored, to verify in addition to those of this deployment's file."""
 

@@ -4,7 +4,7 @@ browsers."""
 import re
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from perdure.api import credentials
-from perdure.api.auth import token_principal, uses_tls
+from perdure.api.auth import Principal, bearer_token_of, owner_of, session_owner, token_principal, uses_tls
 from perdure.api.credentials import Audience, token_expiry
 from perdure.api.request_bodies import RegisterBody
 from perdure.api.services import Services
@@ -26,7 +26,7 @@ from perdure.core.passwords import ACCOUNT, ADDRESS, DEVICE, PLACE, wait_left
 from perdure.core.request_origin import counted_as, is_of_this_machine
 from perdure.store.database import Connection
 from perdure.store.identity import registration, sign_in
-from perdure.store.identity.registration import Newcomer
+from perdure.store.identity.registration import Client, Newcomer
 from perdure.store.identity.sign_in import Key, Session
 
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
@@ -37,6 +37,7 @@ _PASSWORD_METHODS = frozenset({SignInMethod.PASSWORD, SignInMethod.REGISTRATION,
 DEVICE_LIFETIME = timedelta(days=180)
 _DEVICE_COOKIE = "perdure_device"
 _DEVICE_SEAL_PURPOSE = "known device"
+_INVITED_AT_PURPOSE = "address of an invitation"
 _MAX_COUNT_ATTEMPTS = 20
 """The number of times that counting an attempt is retried if others are counted at the same time."""
 _WAY_OUT = (
@@ -98,18 +99,22 @@ async def by_token(services: Services, token: str) -> SignedIn:
         )
 
 
-async def by_registration(services: Services, scope: Scope, body: RegisterBody, authorization: str = "") -> SignedIn:
-    """Registers a user and signs in. `authorization` can hold a local administrator's token, which allows the first
-    user to register.
+async def by_registration(services: Services, scope: Scope, body: RegisterBody) -> SignedIn:
+    """Registers a user and signs in. The Authorization header can hold a local administrator's token, which allows the
+    first user to register.
 
     Raises: CallerError 401 `setup_code_needed`, `token_invalid`; 403 `setup_code_invalid`, `invitation_needed`,
     `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `too_many_tries`,
     `sign_in_busy`.
     """
     tenant = body.tenant or services.signing_in.tenant
-    is_vouched_for = await _is_vouched_for(services, tenant, authorization)
-    address = counted_as((scope.get("client") or ("", 0))[0])
-    newcomer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, is_vouched_for, address)
+    bearer = await _bearer(services, Headers(scope=scope).get("authorization", ""))
+    is_vouched_for = (
+        bearer is not None and bearer.has_local_token and "admin" in bearer.roles and bearer.tenant_id == tenant
+    )
+    client = await _client_of(services, scope, tenant, bearer)
+    address = _address_of(scope)
+    newcomer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, is_vouched_for, address, client)
     rules = {"is_open": services.signing_in.open_registration, "local": services.local}
     async with services.db.transaction(tenant) as tx:
         display_name = await registration.invited_as(tx, newcomer)
@@ -142,12 +147,38 @@ def _report_wait(services: Services, tenant: str, address: str, refusal: Perdure
     _log.warning("setup_code_tries_limited", tenant=tenant, address=address, wait_seconds=seconds, way_out=way_out)
 
 
-async def _is_vouched_for(services: Services, tenant_id: str, authorization: str) -> bool:
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        return False
-    caller = await token_principal(services, token.strip())
-    return caller.has_local_token and "admin" in caller.roles and caller.tenant_id == tenant_id
+async def _bearer(services: Services, authorization: str) -> Principal | None:
+    """Returns the owner of the token in this header, or None without a token.
+
+    Raises: CallerError 401 if the token is invalid.
+    """
+    return await owner_of(services, authorization, "", secure=False) if bearer_token_of(authorization) else None
+
+
+async def _client_of(services: Services, scope: Scope, tenant_id: str, bearer: Principal | None) -> Client:
+    """Returns what the registering client shows of other users: its own session or token, its address, and the users
+    who have signed in with its browser."""
+    owner = bearer
+    if owner is None:
+        with suppress(CallerError):  # An ended session shows nothing.
+            cookie = Headers(scope=scope).get("cookie", "")
+            owner = await session_owner(services, cookie, secure=uses_tls(services, scope))
+    is_here = owner is not None and owner.tenant_id == tenant_id
+    address, keys = _address_of(scope), services.tokens.keys
+    return Client(
+        owner.credential.handed_on(owner.user_id) if owner is not None and is_here else (),
+        lambda digest: keys.verifies(digest, _INVITED_AT_PURPOSE, tenant_id, address),
+        lambda user_id: bool(_known_device(services, scope, tenant_id, user_id)),
+    )
+
+
+def invited_at(services: Services, scope: Scope, tenant_id: str) -> str:
+    """Returns a keyed digest of the client's address, which an invitation keeps until it is redeemed."""
+    return services.tokens.keys.newest.derive(_INVITED_AT_PURPOSE, tenant_id, _address_of(scope))
+
+
+def _address_of(scope: Scope) -> str:
+    return counted_as((scope.get("client") or ("", 0))[0])
 
 
 async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
@@ -273,7 +304,7 @@ def guess_keys(services: Services, scope: Scope, tenant_id: str, name: str, user
     device = _known_device(services, scope, tenant_id, user_id) if user_id is not None else ""
     if device:
         return [(DEVICE, device)]
-    address = counted_as((scope.get("client") or ("", 0))[0])
+    address = _address_of(scope)
     account = f"{tenant_id}/{name}"
     return [(PLACE, f"{account}/{address}"), (ACCOUNT, account), (ADDRESS, address)]
 

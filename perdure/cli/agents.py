@@ -284,6 +284,24 @@ def waive(
         _print_tools(client.rules.set_tool(tool, approval=undo), as_json)
 
 
+@rules_app.command("four-eyes")
+def four_eyes(
+    allow: Annotated[
+        bool | None, typer.Option("--allow/--refuse", help="Allow or refuse the decisions of related users.")
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Show or set whether related users, such as an inviter and the invited user, can decide on each other's high-risk
+    calls."""
+    with connect(Role.ADMIN, as_name) as client:
+        current = client.rules.four_eyes() if allow is None else client.rules.set_four_eyes(related_decide=allow)
+    if as_json:
+        say_json(current)
+        return
+    say(f"Decisions of related users on high-risk calls: {'allowed' if current.related_decide else 'refused'}")
+
+
 def _print_tools(page: Page[ExemptibleTool], as_json: bool) -> None:
     rows = [(item.tool, "approval required" if item.approval else "exempt from approval") for item in page.items]
     say_page(page, ("tool", "calls"), rows, "No tools.", as_json=as_json)

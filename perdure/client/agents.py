@@ -8,7 +8,18 @@ import httpx
 from pydantic import JsonValue
 
 from perdure.client.requests import Call, get, parsed_as, path, post
-from perdure.schemas.agents import Agent, AgentTool, Budgets, ExemptibleTool, PromptVersion, Rule, Token, Topology, User
+from perdure.schemas.agents import (
+    Agent,
+    AgentTool,
+    Budgets,
+    ExemptibleTool,
+    FourEyes,
+    PromptVersion,
+    Rule,
+    Token,
+    Topology,
+    User,
+)
 from perdure.schemas.base import Page
 
 
@@ -96,6 +107,17 @@ def set_tool_approval(tool: str, *, approval: bool) -> Call[Page[ExemptibleTool]
     """Exempts a tool from approval from the next turn on, or ends the exemption."""
     body: dict[str, JsonValue] = {"tool": tool, "approval": approval}
     return Call("PUT", path("rules", "tools"), parsed_as(Page[ExemptibleTool]), body=body)
+
+
+def get_four_eyes() -> Call[FourEyes]:
+    """Returns whether related users can decide on each other's high-risk calls."""
+    return get(path("rules", "four-eyes"), parsed_as(FourEyes))
+
+
+def set_four_eyes(*, related_decide: bool) -> Call[FourEyes]:
+    """Lets related users decide on each other's high-risk calls, or refuses such decisions from now on."""
+    body: dict[str, JsonValue] = {"related_decide": related_decide}
+    return Call("PUT", path("rules", "four-eyes"), parsed_as(FourEyes), body=body)
 
 
 def _response_text(response: httpx.Response) -> str:

@@ -137,6 +137,8 @@ class Rules(Subject[C]):
     set = Method(agents.set_rule)
     tools = Method(agents.list_exemptible_tools)
     set_tool = Method(agents.set_tool_approval)
+    four_eyes = Method(agents.get_four_eyes)
+    set_four_eyes = Method(agents.set_four_eyes)
 
 
 class Prompts(Subject[C]):

@@ -117,6 +117,14 @@ OWN_CREDENTIAL = Credential()
 """A credential that only its owner can hold."""
 
 
+def sign_in_method(recorded: str) -> SignInMethod:
+    """Returns the sign-in method of a record; UNKNOWN if it was not recorded."""
+    try:
+        return SignInMethod(recorded)
+    except ValueError:
+        return SignInMethod.UNKNOWN
+
+
 def split_secrets(text: str) -> tuple[str, ...]:
     """Returns the secrets in `text`, separated by commas or line breaks; empty if one of them is too short. There are
     several during a rotation. Each must be long enough to be random."""

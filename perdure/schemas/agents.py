@@ -84,6 +84,13 @@ class ExemptibleTool(Answer):
     """True if the tool requires approval."""
 
 
+class FourEyes(Answer):
+    """The tenant's setting for decisions of related users."""
+
+    related_decide: bool
+    """True if related users can decide on each other's high-risk calls."""
+
+
 class NotSent(Answer):
     """A tool that a model is not sent, because its provider would refuse the whole request."""
 

@@ -271,6 +271,26 @@ async def set_exemption(tx: Connection, tool: str, *, exempt: bool, user_id: str
     await audit.record(tx, "approval.waiver_set", tool, {**data}, actor=user_id, turn_id=None)
 
 
+RELATED_DECIDE = "(SELECT related_decide FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+"""A subselect: whether the tenant lets related users decide on each other's high-risk calls."""
+
+
+async def related_can_decide(tx: Connection) -> bool:
+    """Returns whether the tenant lets related users decide on each other's high-risk calls
+    (perdure/core/approvals/relations.py)."""
+    return bool(await tx.fetchval(f"SELECT {RELATED_DECIDE}"))
+
+
+async def set_related_decide(tx: Connection, *, allowed: bool, user_id: str) -> None:
+    """Lets related users decide on each other's high-risk calls, or ends that, for all decisions from now on."""
+    before = await tx.fetchval(f"SELECT {RELATED_DECIDE}")
+    await tx.execute(
+        "UPDATE tenants SET related_decide = $1 WHERE tenant_id = current_setting('perdure.tenant')", allowed
+    )
+    data: dict[str, JsonValue] = {"related_decide": allowed, "before": bool(before)}
+    await audit.record(tx, "approval.four_eyes_set", "related_decide", data, actor=user_id, turn_id=None)
+
+
 async def pin_exemptions(tx: Connection, turn_id: str, exempt: Sequence[str]) -> None:
     """Pins the turn to these exemptions at its start. Its calls are checked against them."""
     await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*exempt])

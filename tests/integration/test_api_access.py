@@ -25,6 +25,7 @@ SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
 OPERATOR_TOKEN = "o" * 40
 PASSWORD = "correct horse battery"
 OWN = (403, "own_request")
+RELATED = (403, "four_eyes_related")
 
 
 async def routes(api: Api) -> list[tuple[str, str]]:
@@ -187,9 +188,14 @@ class Team:
             made = await client.post(f"/v1/users/{name}/tokens", json={"label": "ci"})
         return name, str(made.json()["token"])
 
-    async def invited(self, by: str, *roles: str, name: str = "", password: str = PASSWORD) -> tuple[str, str]:
-        """A user and the access token of the session that the owner's registration with the invitation opened."""
-        async with self.client(by) as client, self.api.client(None) as visitor:
+    async def invited(
+        self, by: str, *roles: str, name: str = "", password: str = PASSWORD, at: str = "", sent: dict[str, str] = {}
+    ) -> tuple[str, str]:
+        """A user and the access token of the session that the owner's registration with the invitation opened, by
+        default at another address than the inviter's. `sent` are headers of the registration."""
+        elsewhere = httpx.AsyncHTTPTransport(local_address=at or "127.0.0.2")
+        client_of = httpx.AsyncClient(base_url=self.api.url, transport=elsewhere, headers=sent)
+        async with self.client(by) as client, client_of as visitor:
             if name:
                 made = await client.post(f"/v1/team/{name}/invitation")
             else:
@@ -215,10 +221,41 @@ class Team:
         said = answer.json()
         return answer.status_code, said["error"]["code"] if "error" in said else said["status"]
 
+    async def opened(self, asked: Paused) -> dict[str, Any]:
+        """What the history says of the request and its requester."""
+        async with self.client(self.token_of("reviewer")) as client:
+            return dict((await client.get(asked.path)).json()["history"][0]["data"])
+
+    async def signed_in_as(self, token: str) -> dict[str, Any]:
+        async with self.client(token) as client:
+            return dict((await client.get("/v1/auth/me")).json())
+
     async def history(self, asked: Paused) -> list[dict[str, Any]]:
         async with self.client(self.token_of("reviewer")) as client:
             shown: list[dict[str, Any]] = (await client.get(asked.path)).json()["history"]
         return [each for each in shown if each["what"] == "approval.decided"]
+
+    async def paused(self, token: str) -> Paused:
+        """A high-risk request, made with this token."""
+        async with self.client(token) as client:
+            path = f"/v1/conversations/{await conversation(client)}/turns"
+            turn = (await client.post(path, params={"wait": 20}, json={"message": "Refund order 1042"})).json()
+            approval = (await client.get(f"/v1/approvals/{turn['waiting_for']['ids'][0]}")).json()
+        assert approval["risk"] == "high"
+        return Paused(turn["turn_id"], approval)
+
+    async def is_related(self, asked: Paused, token: str, *wanted: tuple[str, str, str]) -> None:
+        """Checks that the owner of the token may only reject, for these reasons, and that another reviewer decides."""
+        async with self.client(token) as client:
+            answer = await asked.decided(client)
+            assert refusal(answer) == RELATED
+            reasons = [
+                (each["relation"], each["of"], each["by"]) for each in answer.json()["error"]["details"]["related"]
+            ]
+            assert reasons == [*wanted]
+            shown = (await client.get(asked.path)).json()
+            assert shown["related"] == answer.json()["error"]["details"]["related"]
+            assert shown["allowed_decisions"] == ["reject", "respond"]
 
 
 @pytest.fixture
@@ -323,6 +360,111 @@ async def test_a_token_of_an_unknown_creator_decides_no_administrators_request(t
     _, child = await team.minted((await team.minted(team.token_of("admin"), "admin"))[1], "reviewer")
     assert await team.decides(asked, child) == OWN
     assert await team.decides(asked, team.token_of("reviewer")) == (200, "approved")
+
+
+ROLES = ("requester", "reviewer")
+
+
+async def test_an_inviter_and_who_redeemed_beside_them_do_not_approve_each_others_calls(team: Team) -> None:
+    admin = team.token_of("admin")
+    name, session = await team.invited(admin, *ROLES, at="127.0.0.1")
+    await team.is_related(asked := await team.paused(session), admin, ("inviter", "requester", "admin"))
+    opened = {"opened": "invitation", "invited_near": True, "invited_by": "admin", "roles_by": "admin"}
+    assert (await team.opened(asked))["account"] == opened
+    assert await team.decides(asked, team.token_of("reviewer")) == (200, "approved")
+    await team.is_related(asked := await team.paused(admin), session, ("inviter", "reviewer", "admin"))
+    by_password = (await team.signed_in(name=name, password=PASSWORD))["access_token"]
+    await team.is_related(asked, by_password, ("inviter", "reviewer", "admin"))
+    assert await team.decides(asked, session, "reject") == (200, "rejected")
+    said = (await team.history(asked))[-1]["data"]
+    assert said["related"] == [{"relation": "inviter", "of": "reviewer", "by": "admin"}]
+    assert said["account"] == opened
+    other, others_session = await team.invited(admin, *ROLES, at="127.0.0.1")
+    asked = await team.paused(session)
+    assert await team.decides(asked, others_session) == (200, "approved"), "one inviter of two is no relation"
+
+
+async def test_an_invitation_redeemed_as_its_inviter_makes_two_accounts_of_one(team: Team) -> None:
+    _, own = await team.invited(team.token_of("admin"), "admin", *ROLES)
+    me = (await team.signed_in_as(own))["name"]
+    name, session = await team.invited(own, *ROLES, sent=bearer(own))
+    second, seconds_session = await team.invited(own, *ROLES, sent=bearer(own))
+    why = ("opened_as", "requester", me)
+    await team.is_related(asked := await team.paused(session), own, why)
+    assert (await team.opened(asked))["account"]["opened_as"] == me
+    await team.is_related(asked, seconds_session, why, ("opened_as", "reviewer", me))
+    await team.is_related(await team.paused(own), session, ("opened_as", "reviewer", me))
+    assert await team.decides(asked, team.token_of("admin")) == (200, "approved")
+
+
+async def test_who_redeems_elsewhere_or_before_this_was_recorded_is_another_person(team: Team) -> None:
+    admin = team.token_of("admin")
+    name, session = await team.invited(admin, *ROLES)
+    asked = await team.paused(session)
+    assert (await team.opened(asked))["account"]["invited_near"] is False
+    assert await team.decides(asked, admin) == (200, "approved")
+    near, session = await team.invited(admin, *ROLES, at="127.0.0.1")
+    await team.api.write("UPDATE users SET opened = '', invited_near = NULL WHERE name = $1", near)
+    assert await team.decides(await team.paused(session), admin) == (200, "approved")
+
+
+async def test_who_gave_a_registered_account_its_roles_does_not_decide_with_it(team: Team) -> None:
+    admin = team.token_of("admin")
+    signing_in = replace(team.api.services.signing_in, open_registration=True)
+    async with having(team.api, signing_in=signing_in), team.api.client(None) as visitor, team.client(admin) as client:
+        sessions = {}
+        for name in (f"u{new_id()[-10:]}" for _ in range(2)):
+            made = await visitor.post("/v1/auth/register", json={"name": name, "password": PASSWORD})
+            sessions[name] = made.json()["access_token"]
+            visitor.cookies.clear()
+            given = await client.post(f"/v1/users/{name}/roles", json={"roles": ["admin", *ROLES]})
+            assert given.status_code == 200, given.text
+        (second, own), (third, other) = sessions.items()
+        await team.is_related(asked := await team.paused(own), admin, ("role_giver", "requester", "admin"))
+        assert (await team.opened(asked))["account"] == {"opened": "registration", "roles_by": "admin"}
+        await team.is_related(await team.paused(admin), own, ("role_giver", "reviewer", "admin"))
+        async with team.client(own) as second_client:
+            assert (await second_client.post(f"/v1/users/{third}/roles", json={"roles": [*ROLES]})).status_code == 200
+        await team.is_related(await team.paused(admin), other, ("role_giver", "reviewer", "admin"))
+        await team.is_related(await team.paused(own), other, ("role_giver", "reviewer", second))
+        given = {"name": f"u{new_id()[-10:]}", "password": PASSWORD}
+        asked = await team.paused((await client.post("/v1/auth/register", json=given)).json()["access_token"])
+        await team.is_related(asked, admin, ("opened_as", "requester", "admin"))
+
+
+async def test_who_made_the_requesting_token_does_not_approve_what_it_requested(team: Team) -> None:
+    admin = team.token_of("admin")
+    name, minted = await team.minted(admin, *ROLES)
+    asked = await team.paused(minted)
+    assert (await team.opened(asked))["asked_with"] == {"how": "token", "created_by": "admin"}
+    await team.api.write("DELETE FROM api_tokens WHERE token_sha256 = $1", sha256_hex(minted))
+    await team.is_related(asked, admin, ("credential", "requester", "admin"))
+    _, second = await team.minted(admin, "reviewer")
+    both = (("credential", "requester", "admin"), ("credential", "reviewer", "admin"))
+    await team.is_related(asked, second, *both)
+    assert await team.decides(asked, team.token_of("reviewer")) == (200, "approved")
+
+
+async def test_a_tenant_can_allow_related_decisions_and_the_history_shows_them(team: Team) -> None:
+    admin = team.token_of("admin")
+    _, minted = await team.minted(admin, *ROLES)
+    asked = await team.paused(minted)
+    async with team.client(minted) as client:
+        assert refusal(await client.put("/v1/rules/four-eyes", json={"related_decide": True}))[0] == 403
+    async with team.client(admin) as client:
+        assert (await client.put("/v1/rules/four-eyes", json={"related_decide": True})).json() == {
+            "related_decide": True
+        }
+        try:
+            assert (await client.get(asked.path)).json()["allowed_decisions"][0] == "approve"
+            assert await team.decides(asked, admin) == (200, "approved")
+        finally:
+            await client.put("/v1/rules/four-eyes", json={"related_decide": False})
+        trail = (await client.get("/v1/audit", params={"kind": "approval.four_eyes_set"})).json()["items"]
+    assert {"related_decide": True, "before": False} in [each["data"] for each in trail]
+    assert (await team.history(asked))[-1]["data"]["related"] == [
+        {"relation": "credential", "of": "requester", "by": "admin"}
+    ]
 
 
 async def test_a_promotion_is_not_decided_by_its_proposer_with_another_token(team: Team) -> None:

@@ -9,7 +9,16 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from perdure.api.auth import Caller, Principal, ServicesDep
 from perdure.api.idempotency import Key, run_once
-from perdure.api.request_bodies import Cursor, DraftBody, ExemptionBody, Limit, PromotionBody, RuleActionBody, as_uuid
+from perdure.api.request_bodies import (
+    Cursor,
+    DraftBody,
+    ExemptionBody,
+    FourEyesBody,
+    Limit,
+    PromotionBody,
+    RuleActionBody,
+    as_uuid,
+)
 from perdure.contracts.agents import PublishedAgent, ToolCard
 from perdure.contracts.skills import Rule
 from perdure.core.agents.plans import rules_of
@@ -271,6 +280,23 @@ async def set_exemption(services: ServicesDep, caller: Caller, body: ExemptionBo
     async with services.db.transaction(caller.tenant_id) as tx:
         await agents.set_exemption(tx, body.tool, exempt=not body.approval, user_id=caller.user_id)
         return await _exemptible_tools(tx)
+
+
+@rules_router.get("/four-eyes")
+async def show_four_eyes(services: ServicesDep, caller: Caller) -> dict[str, bool]:
+    """Returns whether related users can decide on each other's high-risk calls in this tenant."""
+    async with services.db.transaction(caller.tenant_id) as tx:
+        return {"related_decide": await agents.related_can_decide(tx)}
+
+
+@rules_router.put("/four-eyes")
+async def set_four_eyes(services: ServicesDep, caller: Caller, body: FourEyesBody) -> dict[str, bool]:
+    """Lets related users decide on each other's high-risk calls, or refuses such decisions. Applies to every decision
+    from now on."""
+    caller.require_role("admin")
+    async with services.db.transaction(caller.tenant_id) as tx:
+        await agents.set_related_decide(tx, allowed=body.related_decide, user_id=caller.user_id)
+        return {"related_decide": await agents.related_can_decide(tx)}
 
 
 async def _exemptible_tools(tx: Connection) -> dict[str, object]:

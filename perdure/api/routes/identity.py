@@ -64,7 +64,7 @@ async def register(services: ServicesDep, request: Request, body: RegisterBody) 
     """Registers a user with a name and a password, and signs in. The first user of a tenant sends the setup code or the
     local administrator's token and becomes the administrator. Later users send an invitation. After ten wrong
     setup codes, an address gets 429 `too_many_tries` for the time in `Retry-After`."""
-    signed_in = await sign_in.by_registration(services, request.scope, body, request.headers.get("authorization", ""))
+    signed_in = await sign_in.by_registration(services, request.scope, body)
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get_user(tx, signed_in.session.user_id)
     return _sign_in_response(services, request, signed_in, {"user": user}, 201)
@@ -413,22 +413,26 @@ async def list_members(services: ServicesDep, caller: Caller) -> dict[str, objec
 
 
 @team_router.post("/invitations", status_code=201)
-async def invite(services: ServicesDep, caller: Caller, body: InviteBody) -> JSONResponse:
+async def invite(services: ServicesDep, caller: Caller, request: Request, body: InviteBody) -> JSONResponse:
     """Invites a new user with these roles. The user sets a password with the invitation, once, within 7 days. The
     invitation is shown only in this response. Ignores Idempotency-Key, because invitations are not stored in readable
     form."""
     caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
-        await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id)
-        return await _invitation_response(tx, body.name, caller)
+        await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id, caller.credential)
+        return await _invitation_response(
+            tx, body.name, caller, sign_in.invited_at(services, request.scope, caller.tenant_id)
+        )
 
 
 @team_router.post("/{name}/invitation", status_code=201)
-async def invite_again(services: ServicesDep, caller: Caller, name: Name) -> JSONResponse:
+async def invite_again(services: ServicesDep, caller: Caller, request: Request, name: Name) -> JSONResponse:
     """Creates a new invitation for an existing user, to set a first password or replace a forgotten one."""
     caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
-        return await _invitation_response(tx, name, caller)
+        return await _invitation_response(
+            tx, name, caller, sign_in.invited_at(services, request.scope, caller.tenant_id)
+        )
 
 
 @team_router.patch("/{name}")
@@ -437,7 +441,7 @@ async def change(services: ServicesDep, caller: Caller, name: Name, body: Member
     caller.require_role("admin")
     changes = body.model_dump(exclude_none=True)
     async with services.db.transaction(caller.tenant_id) as tx:
-        return asdict(await users.change_member(tx, name, caller.user_id, **changes))
+        return asdict(await users.change_member(tx, name, caller.user_id, caller.credential, **changes))
 
 
 @team_router.delete("/{name}")
@@ -448,8 +452,8 @@ async def close(services: ServicesDep, caller: Caller, name: Name) -> dict[str, 
         return asdict(await users.change_member(tx, name, caller.user_id, active=False))
 
 
-async def _invitation_response(tx: Connection, name: str, caller: Principal) -> JSONResponse:
-    invitation: Invitation = await registration.invite(tx, name, caller.user_id, caller.credential)
+async def _invitation_response(tx: Connection, name: str, caller: Principal, made_at: str) -> JSONResponse:
+    invitation: Invitation = await registration.invite(tx, name, caller.user_id, caller.credential, made_at)
     answer = {"name": invitation.name, "invitation": invitation.token, "expires_at": invitation.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
 
@@ -471,7 +475,8 @@ async def add(services: ServicesDep, caller: Caller, body: NewUser, key: Key = N
     caller.require_role("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 201, asdict(await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id)), None
+        user = await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id, caller.credential)
+        return 201, asdict(user), None
 
     return await run_once(services, caller, "users", key, body, work)
 
@@ -482,7 +487,7 @@ async def roles(services: ServicesDep, caller: Caller, name: Name, body: RolesBo
     caller.require_role("admin")
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 200, asdict(await users.set_roles(tx, name, body.roles, caller.user_id)), None
+        return 200, asdict(await users.set_roles(tx, name, body.roles, caller.user_id, caller.credential)), None
 
     return await run_once(services, caller, f"users/{name}/roles", key, body, work)
 

@@ -99,6 +99,7 @@ def _new_turn(services: Services, caller: Principal, conversation_id: str, body:
         limits=body.limits.as_limits() if body.limits else None,
         metadata=body.metadata,
         routing=services.routing,
+        asked_with=caller.credential,
     )
 
 
@@ -421,6 +422,7 @@ async def execute(services: ServicesDep, caller: Caller, body: ExecuteBody, key:
             metadata=body.metadata,
             system_prompt=body.system_prompt,
             routing=services.routing,
+            asked_with=caller.credential,
         )
         started = await turns.start_turn(tx, new, agent, services.caps)
         started_agent = agent.definition.id

@@ -251,6 +251,10 @@ class ApprovalRecord:
     claim: ReviewClaim | None = None
     requester_is_admin: bool = False
     quorum: int = 1
+    excluded: frozenset["Decision"] = frozenset()
+    """The decisions that this decider's relation to the requester excludes (perdure/core/approvals/relations.py)."""
+    exclusion: CallerError | None = None
+    """The refusal of these decisions."""
 
     @property
     def panel(self) -> Panel:
@@ -307,7 +311,7 @@ def decision_refusal(
 ) -> CallerError | None:
     """Returns the first reason why this decision is refused, or None. `unfit` is a refusal of the route, which comes
     after the digest check."""
-    refusal = participation_refusal(record, decider)
+    refusal = participation_refusal(record, decider, decision)
     if refusal is not None:
         return refusal
     if digest != record.digest:
@@ -334,13 +338,17 @@ def decision_refusal(
     return None
 
 
-def participation_refusal(record: ApprovalRecord, decider: Decider) -> CallerError | None:
-    """Returns why this user cannot make any decision here, or None: first 403, then 409 or 410 from the request's
-    status."""
+def participation_refusal(
+    record: ApprovalRecord, decider: Decider, decision: Decision | None = None
+) -> CallerError | None:
+    """Returns why this user cannot make this decision here, or cannot make any, or None: first 403, then 409 or 410
+    from the request's status."""
     try:
         reviewers = represented_reviewers(record.panel, decider.user_id, decider.represents, decider.credential)
     except CallerError as refused:
         return refused
+    if decision in record.excluded:
+        return record.exclusion
     closed = closed_refusal(record)
     if closed is not None:
         return closed

@@ -182,6 +182,7 @@ def decision_record(review: Review, submitted: SubmittedDecision, name: str) -> 
         "channel": submitted.channel,
         "seen_digest": submitted.digest,
         "signed_in": review.signed_in,
+        **review.kinship,
     }
     return record if review.reviewer.user_id == review.decider.user_id else {**record, "for": review.reviewer.name}
 

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -33,11 +33,13 @@ from perdure.core.approvals.gates import pause_kind
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
 from perdure.core.calls.arguments import ParsedArguments
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
+from perdure.core.identity import UNKNOWN_CREATOR
 from perdure.core.json_schema import MAX_FAULTS
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.identity.origins import read_accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ async def open_requests(
     nothing if the turn has ended or was stopped.
     """
     turn = await tx.fetchrow(
-        "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, m.content "
+        "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, t.asked_how, "
+        "t.asked_by, m.content "
         "FROM turns t JOIN messages m ON m.id = t.message_id WHERE t.id = $1 FOR UPDATE OF t",
         request.address.turn_id,
     )
@@ -229,8 +232,21 @@ async def _open(
         "args_digest": digest_of(subject.args),
     }
     actor = str(turn["user_id"])
+    data |= await _requester_of(tx, turn)
     await audit.record(tx, "approval.opened", request_id, data, actor=actor, turn_id=request.address.turn_id)
     return _request_ref(request_id, gated, expires_at)
+
+
+async def _requester_of(tx: Connection, turn: asyncpg.Record) -> dict[str, JsonValue]:
+    """Returns the credential with which the turn was requested, and the origin of the requester's account, for the
+    record of the request. A deleted credential leaves this record. Nothing is returned for what is not known."""
+    user_id, asked_by = str(turn["user_id"]), tuple(map(str, turn["asked_by"]))
+    accounts = await read_accounts(tx, (user_id, *asked_by))
+    names = {UNKNOWN_CREATOR: "unknown", **accounts.names}
+    made = replace(accounts, names=names).named(asked_by, "created_by")
+    found: dict[str, JsonValue] = {"asked_with": {"how": turn["asked_how"], **made}} if turn["asked_how"] else {}
+    account = accounts.describe(user_id)
+    return found | ({"account": account} if account else {})
 
 
 def _call_columns(request: OpenRequest, gated: GatedCall, subject: Subject, agent: PublishedAgent) -> dict[str, object]:

@@ -4,7 +4,7 @@ read.
 The turn's row is locked before the approval's row, as everywhere, so that writers cannot deadlock.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -26,10 +26,20 @@ from perdure.core.approvals.decisions import (
     decision_refusal,
     represented_reviewer,
 )
+from perdure.core.approvals.relations import (
+    Party,
+    Related,
+    describe_relations,
+    excluded_decisions,
+    related_refusal,
+    relations_of,
+)
 from perdure.core.approvals.validity import InForce, has_call_ahead, outdated_reason
-from perdure.core.identity import UNKNOWN_CREATOR, Credential
+from perdure.core.identity import UNKNOWN_CREATOR, Credential, sign_in_method
 from perdure.store import audit
+from perdure.store.agents import RELATED_DECIDE
 from perdure.store.database import Connection
+from perdure.store.identity.origins import Accounts, read_accounts
 
 _DELEGATIONS = """
 (SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles', u.roles, 'lent_by',
@@ -42,7 +52,8 @@ _DELEGATIONS = """
 """
 _LOCK = f"""
 WITH held AS MATERIALIZED (
-  SELECT a.*, t.stop_requested_at FROM turns t JOIN approvals a ON a.turn_id = t.id
+  SELECT a.*, t.stop_requested_at, t.asked_how, t.asked_by, {RELATED_DECIDE} AS related_decide
+  FROM turns t JOIN approvals a ON a.turn_id = t.id
   WHERE a.id = $1 FOR UPDATE OF t, a
 )
 SELECT h.*, clock_timestamp() AS now, (SELECT name FROM users WHERE id = h.claimed_by) AS claimer,
@@ -78,6 +89,8 @@ class Review:
     """The user with their current roles."""
     signed_in: dict[str, JsonValue]
     """The user's credential, for the record of their decision."""
+    kinship: dict[str, JsonValue]
+    """The origin of the user's account, and its relations to the requester, for the same record."""
 
     @property
     def approval_id(self) -> str:
@@ -159,7 +172,50 @@ async def lock_for_review(
     current = (
         _with_delegations(decider, row["delegations"]) if checked_on_write else await with_delegations(tx, decider)
     )
-    return Review(row, record, current, await signed_in(tx, decider.credential))
+    accounts = await read_accounts(tx, _people_of(row, current))
+    record, related = with_relations(record, row, current, accounts)
+    account = accounts.describe(decider.user_id)
+    kinship: dict[str, JsonValue] = {"account": account} if account else {}
+    if related:
+        kinship["related"] = describe_relations(related, accounts.names)
+    return Review(row, record, current, await signed_in(tx, decider.credential), kinship)
+
+
+def _people_of(row: asyncpg.Record, decider: Decider) -> list[str]:
+    lenders = [user for each in decider.in_place_of for user in (each.user_id, *each.created_with.created_by)]
+    asked_by = map(str, (row["requested_by"], *row["asked_by"]))
+    return [*asked_by, decider.user_id, *decider.credential.created_by, *lenders]
+
+
+async def accounts_of(tx: Connection, rows: Iterable[asyncpg.Record], decider: Decider) -> Accounts:
+    """Returns the origins of the users behind these requests and this decider."""
+    return await read_accounts(tx, {user for row in rows for user in _people_of(row, decider)})
+
+
+def with_relations(
+    record: ApprovalRecord, row: asyncpg.Record, decider: Decider, accounts: Accounts
+) -> tuple[ApprovalRecord, tuple[Related, ...]]:
+    """Returns the record with the decisions that this decider's relations to the requester exclude, and the relations.
+
+    A delegate has also the relations of the user on whose behalf they decide. A policy that allows self-approval
+    excludes nothing.
+    """
+    try:
+        seat = represented_reviewer(record, decider)
+    except CallerError:  # They cannot decide at all.
+        return record, ()
+    if record.allow_self_approval:
+        return record, ()
+    asked_by, how = tuple(map(str, row["asked_by"])), sign_in_method(row["asked_how"])
+    requester = Party(record.requested_by, asked_by, how, accounts.origins)
+    credential = decider.credential
+    sides = [Party(decider.user_id, credential.created_by, credential.how, accounts.origins)]
+    if seat.user_id != decider.user_id:
+        sides.append(Party(seat.user_id, seat.created_with.created_by, origins=accounts.origins))
+    related = tuple(dict.fromkeys(each for side in sides for each in relations_of(requester, side)))
+    excluded = excluded_decisions(related, row["kind"], row["tool"], row["risk"], is_allowed=row["related_decide"])
+    exclusion = related_refusal(related, accounts.names) if excluded else None
+    return replace(record, excluded=excluded, exclusion=exclusion), related
 
 
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:

@@ -12,22 +12,33 @@ from perdure.contracts.activities import ApprovalStatus
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
 from perdure.core.agents.tool_versions import version_difference
-from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted_votes, participation_refusal
+from perdure.core.approvals.decisions import (
+    DECIDING_ROLES,
+    Decider,
+    Decision,
+    Vote,
+    counted_votes,
+    participation_refusal,
+)
+from perdure.core.approvals.relations import describe_relations
 from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.calls.description import arguments_on_one_line, describe_call
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
-from perdure.store.agents import card_of_version, published_agent
+from perdure.store.agents import RELATED_DECIDE, card_of_version, published_agent
 from perdure.store.approvals.reissue import outdated_reasons, policy_difference
 from perdure.store.approvals.requests import event_call_id
 from perdure.store.approvals.review import (
     OPEN,
     PAST_LAST_DEADLINE,
+    accounts_of,
     approval_record,
     find_outdated,
     with_delegations,
+    with_relations,
 )
 from perdure.store.database import Connection
+from perdure.store.identity.origins import Accounts
 from perdure.store.paging import WhereBuilder, cursor_after, read_cursor, read_number_cursor
 
 STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {PAST_LAST_DEADLINE} THEN 'expired' ELSE a.status END"
@@ -38,7 +49,7 @@ _OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPI
 """Statuses that are stored in the row and depend neither on the time nor on the published agent."""
 _APPROVAL_COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
-  'admin' = ANY(r.roles) AS requester_is_admin,
+  'admin' = ANY(r.roles) AS requester_is_admin, t.asked_how, t.asked_by, {RELATED_DECIDE} AS related_decide,
   s.name AS assigned, c.name AS claimer,
   (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'created_by', v.created_by,
      'signed_in', coalesce(v.record->'signed_in', '{{}}'), 'reviewer_id', v.seat_id, 'by', b.name, 'owner', o.name,
@@ -50,8 +61,9 @@ a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, 
    WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes
 """
 _APPROVAL_FROM = """
-FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
-  LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
+FROM approvals a JOIN turns t ON t.id = a.turn_id JOIN users r ON r.id = a.requested_by
+  LEFT JOIN users d ON d.id = a.decided_by LEFT JOIN users s ON s.id = a.assignee
+  LEFT JOIN users c ON c.id = a.claimed_by
 """
 MAX_HISTORY_ENTRIES = 200
 """The maximum number of history entries: the latest ones. The audit trail returns all of them, in pages."""
@@ -134,7 +146,8 @@ async def list_approvals(
     last = rows[limit - 1] if len(rows) > limit else None
     current_viewer = await with_delegations(tx, viewer) if viewer is not None and rows else None
     changed = outdated if outdated is not None else await _find_changed(tx, rows[:limit])
-    shown = [_approval_view(row, current_viewer, changed) for row in rows[:limit]]
+    accounts = await accounts_of(tx, rows, current_viewer) if current_viewer is not None else Accounts()
+    shown = [_approval_view(row, current_viewer, changed, accounts) for row in rows[:limit]]
     if brief:
         shown = [brief_of(card) for card in shown]
     return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
@@ -189,7 +202,8 @@ async def get_approval(
     is_open = row["status_now"] == "pending"
     current_viewer = await with_delegations(tx, viewer) if viewer is not None and is_open else None
     outdated = await _find_changed(tx, [row])
-    return _approval_view(row, current_viewer, outdated) | {
+    accounts = await accounts_of(tx, [row], current_viewer) if current_viewer is not None else Accounts()
+    return _approval_view(row, current_viewer, outdated, accounts) | {
         "changes": await _version_changes(tx, row, is_outdated=bool(outdated)),
         "snapshot": row["snapshot"],
         "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
@@ -216,10 +230,13 @@ async def _find_changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[
     return await find_outdated(tx, [row for row in rows if row["status_now"] != "expired"])
 
 
-def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
+def _approval_view(
+    row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str], accounts: Accounts
+) -> dict[str, object]:
     why = changed.get(str(row["id"]))
     barred = decisions_that_run(row["kind"], row["tool"]) if why is not None else ()
-    shown = card_of(row, [each for each in _allowed_decisions(row, viewer) if each not in barred], why)
+    allowed, related = _allowed_decisions(row, viewer, accounts)
+    shown = card_of(row, [each for each in allowed if each not in barred], why) | {"related": related}
     return shown if why is None else shown | {"status": ApprovalStatus.OUTDATED.value}
 
 
@@ -234,15 +251,23 @@ def _preview(row: asyncpg.Record) -> dict[str, object] | None:
     return shown | {"is_current": stored.get("digest", digest) == digest}
 
 
-def _allowed_decisions(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
-    """Returns the allowed decisions. An answer has no arguments to edit, and a limit is raised by a separate route."""
+def _allowed_decisions(
+    row: asyncpg.Record, viewer: Decider | None, accounts: Accounts
+) -> tuple[list[str], list[JsonValue]]:
+    """Returns the allowed decisions, and the viewer's relations to the requester. An answer has no arguments to edit,
+    and a limit is raised by a separate route."""
     if row["status_now"] != "pending":
-        return []
-    if viewer is not None and participation_refusal(approval_record(row, votes_of(row)), viewer) is not None:
-        return []
+        return [], []
+    excluded: frozenset[Decision] = frozenset()
+    shown: list[JsonValue] = []
+    if viewer is not None:
+        record, related = with_relations(approval_record(row, votes_of(row)), row, viewer, accounts)
+        excluded, shown = record.excluded, describe_relations(related, accounts.names)
+        if participation_refusal(record, viewer) is not None:
+            return [], shown
     if row["kind"] == RequestKind.LIMIT:
-        return ["reject"]
-    return [each for each in DECISIONS if each != "edit" or row["tool"]]
+        return ["reject"], shown
+    return [each for each in DECISIONS if each not in excluded and (each != "edit" or row["tool"])], shown
 
 
 def brief_of(card: dict[str, object]) -> dict[str, object]:

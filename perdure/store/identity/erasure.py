@@ -36,7 +36,8 @@ CHUNK_ROWS = 1_000
 """Rows per statement. No statement locks its rows for long or reaches the API's limit of five seconds."""
 NAME_KEYS = (
     "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
-    "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
+    "claimed_by", "was_claimed_by", "created_by", "invited_by", "opened_as", "roles_by", "fallback", "reviewer",
+    "reviewers", "reviewers_before",
 )  # fmt: skip
 """The JSON keys whose values name a user, alone or in a list."""
 NAMES_USER = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAME_KEYS) + ")"

@@ -2,11 +2,13 @@
 an invitation, unless the operator lets everyone register as a requester."""
 
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from perdure.contracts.errors import CallerError, PerdureError
 from perdure.contracts.values import sha256_hex
+from perdure.core.approvals.relations import Opening
 from perdure.core.identity import (
     CODE_BYTES,
     MAX_TRIES,
@@ -23,7 +25,7 @@ from perdure.core.identity import (
 )
 from perdure.store import audit
 from perdure.store.database import Connection
-from perdure.store.identity import sign_in, users
+from perdure.store.identity import origins, sign_in, users
 
 FIRST_ROLES = ("requester", "reviewer", "admin")
 ROLES = ("requester",)
@@ -70,6 +72,28 @@ _REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """What the registering client shows of other users."""
+
+    signed_in_as: tuple[str, ...] = ()
+    """The user as whom it is signed in, and the creators of that credential."""
+    is_at: Callable[[str], bool] = lambda _: False
+    """Whether it is at the address of this keyed digest."""
+    is_of: Callable[[str], bool] = lambda _: False
+    """Whether this user has signed in with this browser before."""
+
+    def shares(self, made_at: str, inviters: Sequence[str]) -> bool | None:
+        """Returns whether the client is at the address where the invitation was made, or in a browser of an inviter.
+        None if it is unknown."""
+        if any(map(self.is_of, inviters)) or not set(inviters).isdisjoint(self.signed_in_as):
+            return True
+        return self.is_at(made_at) if made_at else None
+
+
+UNKNOWN_CLIENT = Client()
+
+
+@dataclass(frozen=True, slots=True)
 class Newcomer:
     """A person who wants to register, with an invitation or a setup code."""
 
@@ -81,6 +105,7 @@ class Newcomer:
     """True if a local administrator's token admits the person."""
     address: str = ""
     """The client's address, for which wrong setup codes are counted."""
+    client: Client = UNKNOWN_CLIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +219,7 @@ async def register(
     """
     is_first = False
     if newcomer.invitation:
-        user_id, credential = await take_invitation(tx, newcomer.invitation, newcomer.name)
+        user_id, credential = await take_invitation(tx, newcomer.invitation, newcomer.name, newcomer.client)
         await sign_in.end_all_sessions(tx, user_id, user_id, "a password was set with an invitation")
         if newcomer.display_name:
             await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, newcomer.display_name)
@@ -211,6 +236,8 @@ async def register(
             (await users.add_user(tx, newcomer.name, newcomer.display_name, roles, None)).id,
             _REGISTERED,
         )
+        opened = Opening.SETUP_CODE if is_first else Opening.REGISTRATION
+        await origins.record_opening(tx, user_id, opened, opened_as=() if is_first else newcomer.client.signed_in_as)
     await sign_in.set_password(tx, user_id, password_hash, credential)
     return user_id, credential, is_first
 
@@ -276,9 +303,9 @@ class Invitation:
     expires_at: datetime
 
 
-async def invite(tx: Connection, name: str, actor: str, credential: Credential) -> Invitation:
+async def invite(tx: Connection, name: str, actor: str, credential: Credential, made_at: str = "") -> Invitation:
     """Invites a user of the tenant. An earlier invitation becomes invalid. `credential` is what the actor signed in
-    with.
+    with, and `made_at` a keyed digest of the client's address.
 
     The user sets a password with the token, once, within 7 days.
 
@@ -289,13 +316,15 @@ async def invite(tx: Connection, name: str, actor: str, credential: Credential) 
         raise CallerError("user_not_found", "User not found", status=404)
     token = f"perdure_invitation_{secrets.token_urlsafe(32)}"
     expires_at = await tx.fetchval(
-        "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at, created_by) VALUES "
-        f"($1, current_setting('perdure.tenant'), $2, now() + {_INVITATION_LIFETIME}, array_remove($3::uuid[], $2)) "
+        "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at, created_by, made_at) "
+        f"VALUES ($1, current_setting('perdure.tenant'), $2, now() + {_INVITATION_LIFETIME}, "
+        "array_remove($3::uuid[], $2), $4) "
         "ON CONFLICT (user_id) DO UPDATE SET token_sha256 = excluded.token_sha256, expires_at = excluded.expires_at, "
-        "created_by = excluded.created_by RETURNING expires_at",
+        "created_by = excluded.created_by, made_at = excluded.made_at RETURNING expires_at",
         sha256_hex(token),
         user_id,
         credential.handed_on(actor),
+        made_at,
     )
     await audit.record(tx, "user.invited", str(user_id), {"name": name}, actor=actor, turn_id=None)
     return Invitation(name, token, expires_at)
@@ -317,14 +346,17 @@ async def check_invitation(tx: Connection, token: str, name: str) -> str:
     return str(found)
 
 
-async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, Credential]:
-    """Uses up an invitation. Returns the id of the user with this name, and their credential.
+async def take_invitation(
+    tx: Connection, token: str, name: str, client: Client = UNKNOWN_CLIENT
+) -> tuple[str, Credential]:
+    """Uses up an invitation. Returns the id of the user with this name, and their credential. A first invitation opens
+    the account, and what the client shows of the inviter is recorded.
 
     Raises: CallerError 403 `invitation_invalid`.
     """
     row = await tx.fetchrow(
         "WITH taken AS (DELETE FROM invitations i USING users u WHERE i.token_sha256 = $1 AND i.expires_at > now() "
-        "AND u.id = i.user_id AND u.name = $2 AND u.disabled_at IS NULL RETURNING u.id, i.created_by) "
+        "AND u.id = i.user_id AND u.name = $2 AND u.disabled_at IS NULL RETURNING u.id, i.created_by, i.made_at) "
         f"SELECT t.*, {_IN_USE} AS in_use FROM taken t",
         sha256_hex(token),
         name,
@@ -339,6 +371,15 @@ async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, C
         if row["in_use"]
         else Credential(SignInMethod.INVITATION, (), inviters)
     )
+    if not row["in_use"]:
+        await origins.record_opening(
+            tx,
+            str(row["id"]),
+            Opening.INVITATION,
+            opened_as=client.signed_in_as,
+            invited_by=inviters,
+            invited_near=client.shares(row["made_at"], inviters),
+        )
     return str(row["id"]), made
 
 

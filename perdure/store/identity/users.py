@@ -9,11 +9,12 @@ import asyncpg
 
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
+from perdure.core.approvals.relations import Opening
 from perdure.core.audit import Keyring, name_text
 from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod, display_name_from, name_from
 from perdure.store import audit
 from perdure.store.database import Connection, new_id, signer_of
-from perdure.store.identity import sign_in
+from perdure.store.identity import origins, sign_in
 
 LOCAL = "local"
 """The label of the tokens that perdure/apps/bootstrap.py creates."""
@@ -49,8 +50,15 @@ async def set_display_name(tx: Connection, user_id: str, display_name: str, acto
     await audit.record(tx, "user.display_name_set", user_id, {"display_name": display_name}, actor=actor, turn_id=None)
 
 
-async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str | None) -> User:
-    """Adds a user. At a registration, `actor` must be None.
+async def add_user(
+    tx: Connection,
+    name: str,
+    display_name: str,
+    roles: tuple[str, ...],
+    actor: str | None,
+    credential: Credential = OWN_CREDENTIAL,
+) -> User:
+    """Adds a user. At a registration, `actor` must be None. `credential` is what the actor signed in with.
 
     Raises: CallerError 409 `user_exists`, `name_erased`.
     """
@@ -70,11 +78,16 @@ async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[st
     await audit.record(
         tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor or user.id, turn_id=None
     )
+    if actor is not None:
+        await origins.record_opening(tx, user.id, Opening.ADDED)
+        await origins.record_role_giver(tx, user.id, actor, credential)
     return user
 
 
-async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: str) -> User:
-    """Sets exactly these roles for a user.
+async def set_roles(
+    tx: Connection, name: str, roles: tuple[str, ...], actor: str, credential: Credential = OWN_CREDENTIAL
+) -> User:
+    """Sets exactly these roles for a user. `credential` is what the actor signed in with.
 
     Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would remove their own admin role.
     """
@@ -82,6 +95,7 @@ async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: st
     user = _require_user(row)
     if user.id == actor and "admin" not in roles:
         raise own_account()
+    await origins.record_role_giver(tx, user.id, actor, credential)
     await audit.record(tx, "user.roles_set", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
     return user
 
@@ -202,6 +216,7 @@ async def change_member(
     tx: Connection,
     name: str,
     actor: str,
+    credential: Credential = OWN_CREDENTIAL,
     *,
     roles: tuple[str, ...] | None = None,
     display_name: str | None = None,
@@ -220,7 +235,7 @@ async def change_member(
     if display_name is not None:
         await set_display_name(tx, member.id, display_name, actor)
     if roles is not None:
-        await set_roles(tx, name, roles, actor)
+        await set_roles(tx, name, roles, actor, credential)
     if active is not None and active is not member.active:
         await _set_active(tx, member, actor, active=active)
     return await get_member(tx, name)
@@ -335,6 +350,7 @@ async def enter_by_identity(
             raise CallerError("newcomers_refused", why, status=403)
         # An existing account with this name is never taken over. Its owner must sign in and link the identity.
         link_to = (await add_user(tx, name, display_name_from(claims), newcomers, None)).id
+        await origins.record_opening(tx, link_to, Opening.PROVIDER)
     await tx.execute(
         "INSERT INTO identities (tenant_id, issuer, subject, user_id, created_by, invited_by) "
         "VALUES (current_setting('perdure.tenant'), $1, $2, $3, $4, $5)",

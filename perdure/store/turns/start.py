@@ -14,6 +14,7 @@ from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from perdure.core.agents.safety_keywords import Keywords, safety_keywords_in
 from perdure.core.budgets import UsedStorage, check_bytes, tighten_limits
+from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
 from perdure.graph import registry
@@ -45,6 +46,8 @@ class NewTurn:
     metadata: dict[str, JsonValue] = field(default_factory=dict)
     system_prompt: str | None = None
     routing: Routing = field(default_factory=Routing)
+    asked_with: Credential = OWN_CREDENTIAL
+    """The user's credential. Its creators may be the ones who ask."""
 
     @property
     def beside_bytes(self) -> int:
@@ -91,13 +94,20 @@ FROM turns WHERE user_id = $1 AND ended_at IS NULL
 _START = f"""
 WITH begun AS (
   INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing,
-    limits, metadata, system_prompt, message_id, through_seq)
-  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    limits, metadata, system_prompt, message_id, through_seq, asked_how, asked_by)
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $16, $17::uuid[])
 ), active AS (
   UPDATE conversations SET active_turn_id = $1 WHERE id = $3 AND $15
 )
 INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
 SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING id
+"""
+
+
+# Several credentials can ask for one turn. The one that shows least of its person counts, with the creators of all.
+_JOIN = f"""
+UPDATE turns SET asked_how = CASE WHEN asked_how = '{SignInMethod.OIDC}' THEN $2 ELSE asked_how END,
+  asked_by = asked_by || ARRAY(SELECT unnest($3::uuid[]) EXCEPT SELECT unnest(asked_by)) WHERE id = $1 RETURNING status
 """
 
 
@@ -173,7 +183,7 @@ async def _lock_conversation(tx: Connection, new: NewTurn) -> tuple[str | None, 
 async def _steer_turn(tx: Connection, new: NewTurn, active: str) -> StartedTurn:
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
     message_id = await add_message(tx, address, new.message)
-    status = TurnStatus(await tx.fetchval("SELECT status FROM turns WHERE id = $1", active))
+    status = TurnStatus(await tx.fetchval(_JOIN, active, new.asked_with.how.value, new.asked_with.created_by))
     return StartedTurn(active, status, None, message_id, joined=True)
 
 
@@ -225,6 +235,8 @@ async def _insert(
         message_id,
         message_seq,
         at_once,
+        new.asked_with.how.value,
+        new.asked_with.created_by,
     )
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
     note = None

@@ -67,9 +67,10 @@ async def move_to_transcript(tx: Connection, conversation_id: str, call_id: str,
 
 _LEAVE = """
 INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing, limits,
-  metadata, system_prompt, message_id, through_seq, created_at)
+  metadata, system_prompt, message_id, through_seq, created_at, asked_how, asked_by)
 SELECT $2, t.tenant_id, t.conversation_id, t.user_id, t.agent_id, t.agent_version, t.topology, $4, t.routing, $5,
-  t.metadata, t.system_prompt, m.id, m.seq - 1, m.created_at
+  t.metadata, t.system_prompt, m.id, m.seq - 1, m.created_at, t.asked_how,
+  t.asked_by
 FROM turns t, messages m WHERE t.id = $1 AND m.id = $3 RETURNING agent_id
 """
 

@@ -1,0 +1,174 @@
+"""Relations between a requester and a reviewer: whether one person may be behind both, and which decisions that
+excludes.
+
+Invariants:
+- A relation never excludes a rejection or a response: neither runs a call.
+- A relation excludes decisions only on high-risk calls, and only while the tenant does not allow them.
+- What is not recorded is no relation.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from perdure.contracts.approvals import RequestKind
+from perdure.contracts.errors import CallerError
+from perdure.core.approvals.decisions import Decision
+from perdure.core.identity import UNKNOWN_CREATOR, SignInMethod
+
+_HIGH_RISK = "high"
+
+
+class Opening(StrEnum):
+    """How an account was opened."""
+
+    UNKNOWN = ""
+    """Before this was recorded, or by the operator."""
+    SETUP_CODE = "setup_code"
+    INVITATION = "invitation"
+    REGISTRATION = "registration"
+    """By its owner, without an invitation."""
+    PROVIDER = "provider"
+    ADDED = "added"
+    """By an administrator."""
+
+
+class Relation(StrEnum):
+    """Why one user may be another."""
+
+    CREDENTIAL = "credential"
+    """The user created the other's token or session."""
+    OPENED_AS = "opened_as"
+    """The client that opened the other's account was signed in as the user."""
+    INVITER = "inviter"
+    """The user invited the other, and nothing shows that another person redeemed the invitation."""
+    ROLE_GIVER = "role_giver"
+    """The user gave roles to the other, who had registered without an invitation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of an account's beginning. The sets of users are complete: they contain the users behind the users
+    that they name."""
+
+    opened: Opening = Opening.UNKNOWN
+    opened_as: tuple[str, ...] = ()
+    invited_by: tuple[str, ...] = ()
+    invited_near: bool | None = None
+    """True if the invitation was redeemed at the client address where it was made, or in a browser of the inviter. None
+    if it is unknown."""
+    roles_by: tuple[str, ...] = ()
+    """The users who last set the roles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One side of a decision: a user, with the credential that was used."""
+
+    user_id: str
+    created_by: tuple[str, ...] = ()
+    """The creators of the credential."""
+    how: SignInMethod = SignInMethod.UNKNOWN
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """The origins of the user and of the creators."""
+
+    def certain(self) -> dict[str, Relation | None]:
+        """Returns the users that this party is, each with the reason; None for the user itself."""
+        known: dict[str, Relation | None] = {self.user_id: None}
+        for creator in self.created_by:
+            known.setdefault(creator, Relation.CREDENTIAL)
+        for user in tuple(known):
+            for other in self.origins.get(user, Origin()).opened_as:
+                known.setdefault(other, Relation.OPENED_AS)
+        known.pop(UNKNOWN_CREATOR, None)
+        return known
+
+    def possible(self) -> dict[str, Relation | None]:
+        """Returns the users that this party may be, because nothing shows another person. A sign-in through an identity
+        provider shows one."""
+        if self.how is SignInMethod.OIDC:
+            return {}
+        found: dict[str, Relation | None] = {}
+        for user in (self.user_id, *self.created_by):
+            origin = self.origins.get(user, Origin())
+            if origin.opened is Opening.INVITATION and origin.invited_near:
+                found |= dict.fromkeys(origin.invited_by, Relation.INVITER)
+            if origin.opened is Opening.REGISTRATION:
+                found |= dict.fromkeys(origin.roles_by, Relation.ROLE_GIVER)
+        return {user: why for user, why in found.items() if user != UNKNOWN_CREATOR and user not in self.certain()}
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """One reason why the requester and the reviewer may be one person."""
+
+    relation: Relation
+    of: str
+    """`requester` or `reviewer`: the side that the reason is about."""
+    by: str
+    """The id of the user who may be behind that side."""
+
+
+def relations_of(requester: Party, reviewer: Party) -> tuple[Related, ...]:
+    """Returns why one person may be behind both parties; empty if nothing says so.
+
+    Two parties who share only a possible user, such as two users with one inviter, are not related.
+    """
+    if requester.user_id == reviewer.user_id:
+        return ()
+    found: dict[Related, None] = {}
+    sides = (
+        (requester.certain(), reviewer.certain()),
+        (requester.certain(), reviewer.possible()),
+        (requester.possible(), reviewer.certain()),
+    )
+    for of_requester, of_reviewer in sides:
+        for user in of_requester.keys() & of_reviewer.keys():
+            for side, relation in (("requester", of_requester[user]), ("reviewer", of_reviewer[user])):
+                if relation is not None:
+                    found[Related(relation, side, user)] = None
+    return tuple(sorted(found, key=lambda each: (each.of, each.relation, each.by)))
+
+
+_RUNNING = frozenset({Decision.APPROVE, Decision.EDIT})
+
+
+def excluded_decisions(
+    related: Iterable[Related], kind: str, tool: str, risk: str, *, is_allowed: bool
+) -> frozenset[Decision]:
+    """Returns the decisions that the relations exclude. `is_allowed` is the tenant's setting. A limit has no call."""
+    applies = any(related) and risk == _HIGH_RISK and bool(tool) and kind != RequestKind.LIMIT and not is_allowed
+    return _RUNNING if applies else frozenset()
+
+
+_WORDS = {
+    (Relation.CREDENTIAL, "requester"): "{by} created the token or session with which the request was made",
+    (Relation.CREDENTIAL, "reviewer"): "{by} created your token or session",
+    (Relation.OPENED_AS, "requester"): "the requester's account was opened by a client that was signed in as {by}",
+    (Relation.OPENED_AS, "reviewer"): "your account was opened by a client that was signed in as {by}",
+    (Relation.INVITER, "requester"): "{by} invited the requester, and nothing shows that another person accepted",
+    (Relation.INVITER, "reviewer"): "{by} invited you, and nothing shows that another person accepted",
+    (Relation.ROLE_GIVER, "requester"): "{by} gave the requester, who registered without an invitation, their roles",
+    (Relation.ROLE_GIVER, "reviewer"): "{by} gave you, who registered without an invitation, your roles",
+}
+
+
+def describe_relations(related: Iterable[Related], names: Mapping[str, str]) -> list[JsonValue]:
+    """Returns the relations for a record, with names instead of ids."""
+    return [{"relation": each.relation.value, "of": each.of, "by": names.get(each.by, "")} for each in related]
+
+
+def related_refusal(related: Sequence[Related], names: Mapping[str, str]) -> CallerError:
+    """Returns the refusal of a decision that the relations exclude. `names` has the names of users by id."""
+    why = "; ".join(_WORDS[each.relation, each.of].format(by=names.get(each.by, "a user")) for each in related)
+    return CallerError(
+        "four_eyes_related",
+        f"You and the requester may be one person: {why}. You can reject this high-risk call. A reviewer who is not "
+        "related to the requester can approve it, or you, signed in through your organization's identity provider if "
+        "the relation is an invitation or a role. An administrator can allow such decisions for the tenant "
+        "(`perdure rules four-eyes --allow`)",
+        {"related": describe_relations(related, names), "setting": "related_decide"},
+        status=403,
+    )
