@@ -21,7 +21,7 @@ from starlette.types import Scope
 from perdure.core.text import duration_text, flat, format_age, format_size, format_time_left, one_line, printable_runs
 from perdure.core.turns import truncation_notice
 from perdure.pages.request import BrowserRequest, typed_texts
-from perdure.schemas.approvals import signed_in_words, subject
+from perdure.schemas.approvals import related_words, signed_in_words, subject
 
 STATIC_FOLDER = Path(__file__).parent / "static"
 MOUNTED_AT = "/assets"
@@ -240,6 +240,7 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
     "visible": visible,
     "brief": brief,
     "signed_in": signed_in_words,
+    "related": related_words,
     "plain": plain,
     "json_block": json_markup,
     "moment": moment,

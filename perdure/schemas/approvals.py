@@ -30,21 +30,67 @@ def subject(approval: "Approval") -> str:
     )
 
 
-def signed_in_words(data: object) -> str:
-    """Describes how a reviewer was signed in, for an entry of an approval's history; empty if that is not recorded.
+_RELATIONS = {
+    "credential": "{by} created the token or session of the {of}",
+    "opened_as": "the account of the {of} was opened by a client that was signed in as {by}",
+    "inviter": "{by} invited the {of}, and nothing shows that another person accepted",
+    "role_giver": "{by} gave the roles to the {of}, who registered without an invitation",
+}
 
-    `data` is the data of the entry, a decision or a vote, with `signed_in`.
+
+def signed_in_words(data: object) -> str:
+    """Describes how a requester or reviewer was signed in, the origin of the account, and the relations of the two, for
+    an entry of an approval's history. It is empty if nothing of this is recorded.
+
+    `data` is the data of the entry, a decision or a vote.
     """
-    signed_in = data.get("signed_in") if isinstance(data, Mapping) else None
-    if not isinstance(signed_in, Mapping):
+    if not isinstance(data, Mapping):
         return ""
-    words = _SIGN_IN_METHODS.get(str(signed_in.get("how")), "")
-    made, invited = (_names_of(signed_in, name) for name in ("created_by", "invited_by"))
-    if made:
-        words += f" created by {made}"
-    if invited:
+    used, asked, account = (_mapping(data, name) for name in ("signed_in", "asked_with", "account"))
+    invited, words = _names_of(used, "invited_by"), _credential_words(used)
+    if words and invited:
         words += f" (account opened by invitation of {invited})"
-    return f"signed in {words}" if words else ""
+    parts = [f"signed in {words}" if words else "", _asked_words(asked), _account_words(account, shown=bool(invited))]
+    related = related_words(data.get("related"))
+    return "; ".join(filter(None, (*parts, f"related: {related}" if related else "")))
+
+
+def related_words(related: object) -> str:
+    """Describes the relations of a reviewer to the requester; empty if there are none."""
+    found = [each for each in related if isinstance(each, Mapping)] if isinstance(related, list) else []
+    words = (
+        _RELATIONS.get(str(each.get("relation")), "").format(by=each.get("by") or "a user", of=each.get("of"))
+        for each in found
+    )
+    return ", and ".join(filter(None, words))
+
+
+def _credential_words(used: Mapping[str, Any]) -> str:
+    words, made = _SIGN_IN_METHODS.get(str(used.get("how")), ""), _names_of(used, "created_by")
+    return f"{words} created by {made}" if words and made else words
+
+
+def _asked_words(asked: Mapping[str, Any]) -> str:
+    words = _credential_words(asked)
+    return f"requested {words}" if words else ""
+
+
+def _account_words(account: Mapping[str, Any], *, shown: bool) -> str:
+    """Describes an account's origin. `shown` means that its invitation is described already."""
+    invited, opened_as, roles = (_names_of(account, name) for name in ("invited_by", "opened_as", "roles_by"))
+    near = " and accepted at the inviter's address" if account.get("invited_near") else ""
+    parts = (
+        f"account opened by invitation of {invited}{near}" if invited and not (shown and not near) else "",
+        "account registered without an invitation" if account.get("opened") == "registration" else "",
+        f"account opened by a client signed in as {opened_as}" if opened_as else "",
+        f"roles given by {roles}" if roles else "",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _mapping(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = data.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _names_of(signed_in: Mapping[str, Any], what: str) -> str:
@@ -156,6 +202,9 @@ class Approval(Answer):
     Only for a single approval that is outdated or was reissued."""
     allowed_decisions: list[str] = []
     """The decisions that the caller can make."""
+    related: list[dict[str, Any]] = []
+    """Why the caller and the requester of an open request may be one person: `relation`, `of` (`requester` or
+    `reviewer`) and `by`. Unless the tenant allows it, the caller then cannot approve a high-risk call."""
     decision: dict[str, Any] | None = None
     decided_by: str | None = None
     decided_at: datetime | None = None

@@ -189,6 +189,8 @@ TABLE: dict[str, Row] = {
     "PUT /v1/rules": Row(ADMINS, lambda ids: {"rule": ids["rule"], "do": "abort"}),
     "GET /v1/rules/tools": Row(ANYONE),
     "PUT /v1/rules/tools": Row(ADMINS, body(tool="memory_patch", approval=True)),
+    "GET /v1/rules/four-eyes": Row(ANYONE),
+    "PUT /v1/rules/four-eyes": Row(ADMINS, body(related_decide=False)),
     "GET /v1/entities": Row(ANYONE, query={"name": "a thing"}),
     "GET /v1/entities/{entity_id}": Row(ANYONE),
     "POST /v1/auth/codes": Row(frozenset(), body()),

@@ -51,12 +51,13 @@ NEUTRAL = {
       prompt_versions.digest prompt_versions.stage prompt_versions.template questions.answer_schema questions.call_id
       questions.kind questions.status setup_codes.code_sha256 setup_codes.end_reason setup_code_tries.address
       tool_calls.agent_id tool_calls.call_id tool_calls.digest tool_calls.effect tool_calls.hung_epochs tool_calls.key
-      tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version
-      turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology turns.waived_tools
-      user_facts.embedder user_facts.type users.roles working_memory.field
+      tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version turns.agent_id turns.agent_version
+      turns.asked_by turns.asked_how turns.limits turns.routing turns.status turns.topology turns.waived_tools
+      user_facts.embedder user_facts.type users.invited_by users.opened users.opened_as users.roles users.roles_by
+      working_memory.field
     """,
     "gone with the account (perdure/store/identity/erasure.py)": """
-      identities.* invitations.created_by invitations.token_sha256 passwords.created_by passwords.hash
+      identities.* invitations.created_by invitations.made_at invitations.token_sha256 passwords.created_by passwords.hash
       passwords.invited_by refresh_tokens.nonce refresh_tokens.successor_sha256 refresh_tokens.token_sha256
       sessions.created_by sessions.how sessions.invited_by sign_in_codes.code_sha256
     """,

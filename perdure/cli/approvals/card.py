@@ -21,7 +21,7 @@ from perdure.cli.terminal import (
     time_until,
 )
 from perdure.core.text import escape_terminal, one_line, pretty_json, truncate
-from perdure.schemas.approvals import Approval, Vote, signed_in_words, subject
+from perdure.schemas.approvals import Approval, Vote, related_words, signed_in_words, subject
 
 _DIGEST_CHARACTERS = 16
 _MAX_ARGUMENT_CHARACTERS = 8_000
@@ -56,6 +56,7 @@ def show_details(approval: Approval, *, full: bool) -> None:
         ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
         ("description", approval.says or approval.description),
         ("requested by", f"{approval.requested_by}, {format_time(approval.requested_at)}"),
+        ("related", _related_text(approval)),
         ("context", approval.prompt_excerpt),
         ("rule", approval.rule),
         *(reviewer_fields(approval) if is_pending else ()),
@@ -117,6 +118,14 @@ def _changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
     for name in _changed_names(before, after):
         values = (json.dumps(args[name], ensure_ascii=False) if name in args else "none" for args in (before, after))
         yield f"{name}: {' -> '.join(values)}"
+
+
+def _related_text(approval: Approval) -> str:
+    """Returns why the caller cannot approve, if their relation to the requester is the reason."""
+    words = related_words(approval.related)
+    can_reject = "reject" in approval.allowed_decisions and approval.kind != "limit" and not approval.outdated
+    cannot = can_reject and "approve" not in approval.allowed_decisions
+    return f"{words}; you can reject it, and an unrelated reviewer can approve it" if words and cannot else words
 
 
 def _hold_text(approval: Approval) -> str:

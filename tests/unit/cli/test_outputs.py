@@ -63,6 +63,11 @@ VOTE = {"by": "ann", "for": None, "decision": "approve", "at": AT, "counts": Tru
 FELL_BACK = {"reviewer": "una", "at": AT, "fell_back_at": AT}
 TOKEN = {"what": "approval.decided", "at": AT, "by": "rita",
          "data": {"type": "approve", "signed_in": {"how": "token", "created_by": "root"}}}  # fmt: skip
+ORIGIN = {"what": "approval.opened", "at": AT, "by": "ann", "data": {
+    "asked_with": {"how": "token", "created_by": "root"}, "related": [],
+    "account": {"opened": "invitation", "invited_by": "root", "invited_near": True, "roles_by": "root"}}}  # fmt: skip
+RELATED = [{"relation": "credential", "of": "requester", "by": "root"},
+           {"relation": "role_giver", "of": "reviewer", "by": "root"}]  # fmt: skip
 AGEING = {
     "role": "reviewer", "assignee": "rita", "agent": "refunds", "waiting": 7, "oldest_at": AT, "next_expiry_at": LATER,
     "fallback": {"reviewer": "una", "at": "2020-01-01T00:00:00Z"}, "buckets": {"1h": 1, "1d": 2, "3d": 4, "older": 0},
@@ -174,6 +179,8 @@ CASES: list[tuple[str, list[Reply], str]] = [
      "reviewer GET /v1/approvals/a-4"),
     ("approvals show a-5", [reply(OPEN | {"votes": [LOST], "reviewer_role": "admin", "escalated_at": AT})],
      "reviewer GET /v1/approvals/a-5"),
+    ("approvals show a-7", [reply(OPEN | {"related": RELATED, "allowed_decisions": ["reject"], "history": [ORIGIN]})],
+     "reviewer GET /v1/approvals/a-7"),
     ("approvals show a-6", [reply(OPEN | {"votes": [VOTE, VOTE | {"by": "bob", "counts": False}], "history": [TOKEN]})],
      "reviewer GET /v1/approvals/a-6"),
     ("approvals ageing", [items(AGEING)], "reviewer GET /v1/approvals/ageing"),
@@ -251,6 +258,9 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("rules tools", [items(*TOOLS)], "admin GET /v1/rules/tools"),
     ("rules waive memory_patch", [items(*TOOLS)],
      'admin PUT /v1/rules/tools {"tool": "memory_patch", "approval": false}'),
+    ("rules four-eyes", [reply({"related_decide": False})], "admin GET /v1/rules/four-eyes"),
+    ("rules four-eyes --allow", [reply({"related_decide": True})],
+     'admin PUT /v1/rules/four-eyes {"related_decide": true}'),
     ("users list", [items(USER)], "admin GET /v1/users"),
     ("users add bob --role reviewer", [reply(USER, 201), reply({"name": "bob", "token": "hush"}, 201)],
      'admin POST /v1/users/bob/tokens {"label": ""}'),
