@@ -57,7 +57,8 @@ NEUTRAL = {
       working_memory.field
     """,
     "gone with the account (perdure/store/identity/erasure.py)": """
-      identities.* invitations.created_by invitations.made_at invitations.token_sha256 passwords.created_by passwords.hash
+      identities.* invitations.created_by invitations.made_at invitations.token_sha256 passwords.created_by
+      passwords.hash
       passwords.invited_by refresh_tokens.nonce refresh_tokens.successor_sha256 refresh_tokens.token_sha256
       sessions.created_by sessions.how sessions.invited_by sign_in_codes.code_sha256
     """,

@@ -76,28 +76,32 @@ class Party:
 
     def certain(self) -> dict[str, Relation | None]:
         """Returns the users that this party is, each with the reason; None for the user itself."""
-        known: dict[str, Relation | None] = {self.user_id: None}
-        for creator in self.created_by:
-            known.setdefault(creator, Relation.CREDENTIAL)
-        for user in tuple(known):
-            for other in self.origins.get(user, Origin()).opened_as:
-                known.setdefault(other, Relation.OPENED_AS)
-        known.pop(UNKNOWN_CREATOR, None)
-        return known
+        opened_as = self.origins.get(self.user_id, Origin()).opened_as
+        return {**_known(opened_as, Relation.OPENED_AS), self.user_id: None}
 
     def possible(self) -> dict[str, Relation | None]:
-        """Returns the users that this party may be, because nothing shows another person. A sign-in through an identity
-        provider shows one."""
-        if self.how is SignInMethod.OIDC:
-            return {}
-        found: dict[str, Relation | None] = {}
+        """Returns the users that this party may be in addition, each with the reason.
+
+        The creators of a credential can use it. An inviter or role giver counts if nothing shows another person; a
+        sign-in through an identity provider shows one.
+        """
+        found = _known(self.created_by, Relation.CREDENTIAL)
         for user in (self.user_id, *self.created_by):
             origin = self.origins.get(user, Origin())
+            if user != self.user_id:
+                found = _known(origin.opened_as, Relation.OPENED_AS) | found
+            if self.how is SignInMethod.OIDC:
+                continue
             if origin.opened is Opening.INVITATION and origin.invited_near:
-                found |= dict.fromkeys(origin.invited_by, Relation.INVITER)
+                found = _known(origin.invited_by, Relation.INVITER) | found
             if origin.opened is Opening.REGISTRATION:
-                found |= dict.fromkeys(origin.roles_by, Relation.ROLE_GIVER)
-        return {user: why for user, why in found.items() if user != UNKNOWN_CREATOR and user not in self.certain()}
+                found = _known(origin.roles_by, Relation.ROLE_GIVER) | found
+        certain = self.certain()
+        return {user: why for user, why in found.items() if user not in certain}
+
+
+def _known(users: Iterable[str], why: Relation) -> dict[str, Relation | None]:
+    return {user: why for user in users if user != UNKNOWN_CREATOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,8 @@ class Related:
 def relations_of(requester: Party, reviewer: Party) -> tuple[Related, ...]:
     """Returns why one person may be behind both parties; empty if nothing says so.
 
-    Two parties who share only a possible user, such as two users with one inviter, are not related.
+    Two parties who share only a user that both may be, such as one inviter or one creator of their tokens, are not
+    related: all members of a team with one administrator share that user.
     """
     if requester.user_id == reviewer.user_id:
         return ()
