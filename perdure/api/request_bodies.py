@@ -459,7 +459,7 @@ class ExemptionBody(Body):
 
 
 class FourEyesBody(Body):
-    """Whether related users can decide on each other's high-risk calls."""
+    """Allows or refuses decisions of related users on high-risk calls."""
 
     related_decide: bool = Field(strict=True)
     """True if they can, false if such a decision is refused."""

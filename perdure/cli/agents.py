@@ -284,7 +284,7 @@ def waive(
         _print_tools(client.rules.set_tool(tool, approval=undo), as_json)
 
 
-@rules_app.command("four-eyes")
+@rules_app.command("related")
 def four_eyes(
     allow: Annotated[
         bool | None, typer.Option("--allow/--refuse", help="Allow or refuse the decisions of related users.")
@@ -292,8 +292,11 @@ def four_eyes(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Show or set whether related users, such as an inviter and the invited user, can decide on each other's high-risk
-    calls."""
+    """Show or set whether related users can decide.
+
+    Related users may be one person, such as a user and the creator of the user's token. The setting is for high-risk
+    calls.
+    """
     with connect(Role.ADMIN, as_name) as client:
         current = client.rules.four_eyes() if allow is None else client.rules.set_four_eyes(related_decide=allow)
     if as_json:

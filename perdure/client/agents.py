@@ -111,13 +111,13 @@ def set_tool_approval(tool: str, *, approval: bool) -> Call[Page[ExemptibleTool]
 
 def get_four_eyes() -> Call[FourEyes]:
     """Returns whether related users can decide on each other's high-risk calls."""
-    return get(path("rules", "four-eyes"), parsed_as(FourEyes))
+    return get(path("rules", "related"), parsed_as(FourEyes))
 
 
 def set_four_eyes(*, related_decide: bool) -> Call[FourEyes]:
-    """Lets related users decide on each other's high-risk calls, or refuses such decisions from now on."""
+    """Lets related users decide on each other's high-risk calls, or refuses such decisions."""
     body: dict[str, JsonValue] = {"related_decide": related_decide}
-    return Call("PUT", path("rules", "four-eyes"), parsed_as(FourEyes), body=body)
+    return Call("PUT", path("rules", "related"), parsed_as(FourEyes), body=body)
 
 
 def _response_text(response: httpx.Response) -> str:

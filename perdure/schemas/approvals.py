@@ -203,8 +203,8 @@ class Approval(Answer):
     allowed_decisions: list[str] = []
     """The decisions that the caller can make."""
     related: list[dict[str, Any]] = []
-    """Why the caller and the requester of an open request may be one person: `relation`, `of` (`requester` or
-    `reviewer`) and `by`. Unless the tenant allows it, the caller then cannot approve a high-risk call."""
+    """The reasons why the caller and the requester of an open request may be one person: `relation`, `of` (`requester`
+    or `reviewer`) and `by`. Unless the tenant allows it, the caller then cannot approve a high-risk call."""
     decision: dict[str, Any] | None = None
     decided_by: str | None = None
     decided_at: datetime | None = None

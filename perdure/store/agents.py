@@ -282,7 +282,7 @@ async def related_can_decide(tx: Connection) -> bool:
 
 
 async def set_related_decide(tx: Connection, *, allowed: bool, user_id: str) -> None:
-    """Lets related users decide on each other's high-risk calls, or ends that, for all decisions from now on."""
+    """Lets related users decide on each other's high-risk calls, or ends that, for all later decisions."""
     before = await tx.fetchval(f"SELECT {RELATED_DECIDE}")
     await tx.execute(
         "UPDATE tenants SET related_decide = $1 WHERE tenant_id = current_setting('perdure.tenant')", allowed

@@ -428,8 +428,8 @@ async def test_who_gave_a_registered_account_its_roles_does_not_decide_with_it(t
             assert (await second_client.post(f"/v1/users/{third}/roles", json={"roles": [*ROLES]})).status_code == 200
         await team.is_related(await team.paused(admin), other, ("role_giver", "reviewer", "admin"))
         await team.is_related(await team.paused(own), other, ("role_giver", "reviewer", second))
-        given = {"name": f"u{new_id()[-10:]}", "password": PASSWORD}
-        asked = await team.paused((await client.post("/v1/auth/register", json=given)).json()["access_token"])
+        alias = {"name": f"u{new_id()[-10:]}", "password": PASSWORD}
+        asked = await team.paused((await client.post("/v1/auth/register", json=alias)).json()["access_token"])
         await team.is_related(asked, admin, ("opened_as", "requester", "admin"))
 
 
@@ -449,16 +449,14 @@ async def test_a_tenant_can_allow_related_decisions_and_the_history_shows_them(t
     _, minted = await team.minted(admin, *ROLES)
     asked = await team.paused(minted)
     async with team.client(minted) as client:
-        assert refusal(await client.put("/v1/rules/four-eyes", json={"related_decide": True}))[0] == 403
+        assert refusal(await client.put("/v1/rules/related", json={"related_decide": True}))[0] == 403
     async with team.client(admin) as client:
-        assert (await client.put("/v1/rules/four-eyes", json={"related_decide": True})).json() == {
-            "related_decide": True
-        }
+        assert (await client.put("/v1/rules/related", json={"related_decide": True})).json() == {"related_decide": True}
         try:
             assert (await client.get(asked.path)).json()["allowed_decisions"][0] == "approve"
             assert await team.decides(asked, admin) == (200, "approved")
         finally:
-            await client.put("/v1/rules/four-eyes", json={"related_decide": False})
+            await client.put("/v1/rules/related", json={"related_decide": False})
         exported = (await client.get("/v1/audit/export")).text.splitlines()
     settings = [row["data"] for row in map(json.loads, exported) if row["kind"] == "approval.four_eyes_set"]
     assert settings == [{"related_decide": allowed, "before": not allowed} for allowed in (True, False)]

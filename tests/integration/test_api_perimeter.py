@@ -87,7 +87,7 @@ CHANGES: list[tuple[str, str, str, dict[str, tuple[object, list[object]]]]] = [
     ("PUT", "/v1/rules", "admin", {"rule": ("x", NO_TEXT), "do": ("abort", [*NO_TEXT, "x" * 41])}),
     (*("PUT", "/v1/rules/tools", "admin"),
      {"tool": ("memory_patch", NO_TOOL), "approval": (True, [*ANYTHING[1:], None, 0, 1, "false"])}),
-    ("PUT", "/v1/rules/four-eyes", "admin", {"related_decide": (False, [*ANYTHING[1:], None, 0, 1, "false"])}),
+    ("PUT", "/v1/rules/related", "admin", {"related_decide": (False, [*ANYTHING[1:], None, 0, 1, "false"])}),
     (*("PUT", "/v1/budgets", "admin"), {"max_tokens": (5, [*NO_COUNT, 2**53 + 1]), "max_cost_usd": (1.0, NO_COST)}),
     ("POST", RAISE, "reviewer", {"max_tokens": (5, NO_COUNT)}),
     ("POST", RAISE, "reviewer", {"max_cost_usd": (5, [*ANYTHING, 0, -1, "1"])}),

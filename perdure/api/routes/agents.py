@@ -282,17 +282,17 @@ async def set_exemption(services: ServicesDep, caller: Caller, body: ExemptionBo
         return await _exemptible_tools(tx)
 
 
-@rules_router.get("/four-eyes")
+@rules_router.get("/related")
 async def show_four_eyes(services: ServicesDep, caller: Caller) -> dict[str, bool]:
     """Returns whether related users can decide on each other's high-risk calls in this tenant."""
     async with services.db.transaction(caller.tenant_id) as tx:
         return {"related_decide": await agents.related_can_decide(tx)}
 
 
-@rules_router.put("/four-eyes")
+@rules_router.put("/related")
 async def set_four_eyes(services: ServicesDep, caller: Caller, body: FourEyesBody) -> dict[str, bool]:
-    """Lets related users decide on each other's high-risk calls, or refuses such decisions. Applies to every decision
-    from now on."""
+    """Lets related users decide on each other's high-risk calls, or refuses such decisions. Applies to every later
+    decision."""
     caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         await agents.set_related_decide(tx, allowed=body.related_decide, user_id=caller.user_id)

@@ -4,7 +4,7 @@ excludes.
 Invariants:
 - A relation never excludes a rejection or a response: neither runs a call.
 - A relation excludes decisions only on high-risk calls, and only while the tenant does not allow them.
-- What is not recorded is no relation.
+- Without a record there is no relation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,21 +22,21 @@ _HIGH_RISK = "high"
 
 
 class Opening(StrEnum):
-    """How an account was opened."""
+    """The ways to open an account."""
 
     UNKNOWN = ""
-    """Before this was recorded, or by the operator."""
+    """Opened before this was recorded, or by the operator."""
     SETUP_CODE = "setup_code"
     INVITATION = "invitation"
     REGISTRATION = "registration"
-    """By its owner, without an invitation."""
+    """Registered by its owner, without an invitation."""
     PROVIDER = "provider"
     ADDED = "added"
-    """By an administrator."""
+    """Added by an administrator."""
 
 
 class Relation(StrEnum):
-    """Why one user may be another."""
+    """The reasons why one user may be another."""
 
     CREDENTIAL = "credential"
     """The user created the other's token or session."""
@@ -45,12 +45,12 @@ class Relation(StrEnum):
     INVITER = "inviter"
     """The user invited the other, and nothing shows that another person redeemed the invitation."""
     ROLE_GIVER = "role_giver"
-    """The user gave roles to the other, who had registered without an invitation."""
+    """The user gave the roles to the other's account, which was registered without an invitation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of an account's beginning. The sets of users are complete: they contain the users behind the users
+    """The recorded origin of an account. The sets of users are complete: they contain the users behind the users
     that they name."""
 
     opened: Opening = Opening.UNKNOWN
@@ -112,14 +112,14 @@ class Related:
     of: str
     """`requester` or `reviewer`: the side that the reason is about."""
     by: str
-    """The id of the user who may be behind that side."""
+    """A user id: this user may be behind that side."""
 
 
 def relations_of(requester: Party, reviewer: Party) -> tuple[Related, ...]:
-    """Returns why one person may be behind both parties; empty if nothing says so.
+    """Returns why one person may be behind both parties; empty if no record gives a reason.
 
-    Two parties who share only a user that both may be, such as one inviter or one creator of their tokens, are not
-    related: all members of a team with one administrator share that user.
+    Two parties are not related if they share only an inviter, or the creator of their tokens. All members of a team
+    with one administrator share that user.
     """
     if requester.user_id == reviewer.user_id:
         return ()
@@ -173,7 +173,7 @@ def related_refusal(related: Sequence[Related], names: Mapping[str, str]) -> Cal
         f"You and the requester may be one person: {why}. You can reject this high-risk call. A reviewer who is not "
         "related to the requester can approve it, or you, signed in through your organization's identity provider if "
         "the relation is an invitation or a role. An administrator can allow such decisions for the tenant "
-        "(`perdure rules four-eyes --allow`)",
+        "(`perdure rules related --allow`)",
         {"related": describe_relations(related, names), "setting": "related_decide"},
         status=403,
     )

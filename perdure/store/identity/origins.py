@@ -1,4 +1,4 @@
-"""Origins of accounts: who invited, who gave the roles, and as whom the opening client was signed in."""
+"""Origins of accounts: the inviter, the role giver, and the user as whom the opening client was signed in."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ async def read_accounts(tx: Connection, user_ids: Collection[str]) -> Accounts:
 
 
 async def with_users_behind(tx: Connection, user_ids: Sequence[str]) -> list[str]:
-    """Returns these users, then the users who may be behind one of them."""
+    """Returns these users, then those that may be behind one of them."""
     known = [each for each in user_ids if each not in _WITHOUT]
     if not known:
         return []

@@ -73,14 +73,14 @@ _REGISTERED = Credential(SignInMethod.REGISTRATION)
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What the registering client shows of other users."""
+    """Signs of other users in the registering client."""
 
     signed_in_as: tuple[str, ...] = ()
     """The user as whom it is signed in, and the creators of that credential."""
     is_at: Callable[[str], bool] = lambda _: False
-    """Whether it is at the address of this keyed digest."""
+    """Returns whether it is at the address of this keyed digest."""
     is_of: Callable[[str], bool] = lambda _: False
-    """Whether this user has signed in with this browser before."""
+    """Returns whether this user has signed in with this browser before."""
 
     def shares(self, made_at: str, inviters: Sequence[str]) -> bool | None:
         """Returns whether the client is at the address where the invitation was made, or in a browser of an inviter.

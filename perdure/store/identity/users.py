@@ -321,6 +321,11 @@ def _read_identity(row: asyncpg.Record, link_to: str | None) -> tuple[str, Crede
     return user_id, Credential(SignInMethod.OIDC, made_by, invited_by)
 
 
+def _newcomers_refused() -> CallerError:
+    why = "No account is linked to this identity; ask an administrator for an invitation"
+    return CallerError("newcomers_refused", why, status=403)
+
+
 async def enter_by_identity(
     tx: Connection,
     issuer: str,
@@ -346,8 +351,7 @@ async def enter_by_identity(
     if link_to is None:
         name = name_from(claims)
         if not newcomers or name is None:
-            why = "No account is linked to this identity; ask an administrator for an invitation"
-            raise CallerError("newcomers_refused", why, status=403)
+            raise _newcomers_refused()
         # An existing account with this name is never taken over. Its owner must sign in and link the identity.
         link_to = (await add_user(tx, name, display_name_from(claims), newcomers, None)).id
         await origins.record_opening(tx, link_to, Opening.PROVIDER)
