@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from perdure.api.auth import OPEN_PATHS
+from perdure.api.credentials import SESSION_COOKIE
 from perdure.contracts.turns import Kind
 from perdure.contracts.values import sha256_hex
 from perdure.core.identity import OperatorTokens
@@ -396,6 +397,24 @@ async def test_an_invitation_redeemed_as_its_inviter_makes_two_accounts_of_one(t
     await team.is_related(asked, seconds_session, why, ("opened_as", "reviewer", me))
     await team.is_related(await team.paused(own), session, ("opened_as", "reviewer", me))
     assert await team.decides(asked, team.token_of("admin")) == (200, "approved")
+
+
+@pytest.mark.parametrize(("leaves", "relation"), [(False, "opened_as"), (True, "inviter")])
+async def test_an_invitation_redeemed_in_its_inviters_browser_shows_no_other_person(
+    team: Team, leaves: bool, relation: str
+) -> None:
+    me, own = await team.invited(team.token_of("admin"), "admin", *ROLES)
+    elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.3")
+    name = f"u{new_id()[-10:]}"
+    async with team.client(own) as client, httpx.AsyncClient(base_url=team.api.url, transport=elsewhere) as browser:
+        made = await client.post("/v1/team/invitations", json={"name": name, "roles": [*ROLES]})
+        await browser.post("/sign-in", data={"name": me, "password": PASSWORD})
+        if leaves:
+            browser.cookies.delete(SESSION_COOKIE)
+        form = {"name": name, "password": PASSWORD, "invitation": made.json()["invitation"]}
+        assert "failed" not in (await browser.post("/sign-in", data=form)).headers["location"]
+    session = (await team.signed_in(name=name, password=PASSWORD))["access_token"]
+    await team.is_related(await team.paused(session), own, (relation, "requester", me))
 
 
 async def test_who_redeems_elsewhere_or_before_this_was_recorded_is_another_person(team: Team) -> None:
