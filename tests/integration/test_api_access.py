@@ -459,6 +459,10 @@ async def test_who_made_the_requesting_token_does_not_approve_what_it_requested(
     assert (await team.opened(asked))["asked_with"] == {"how": "token", "created_by": "admin"}
     await team.api.write("DELETE FROM api_tokens WHERE token_sha256 = $1", sha256_hex(minted))
     await team.is_related(asked, admin, ("credential", "requester", "admin"))
+    async with team.api.client(None) as browser:
+        await browser.post("/sign-in", data={"token": admin})
+        page = (await browser.get(f"/review/{asked.approval['id']}")).text
+        assert 'id="related"' in page and 'value="reject"' in page and 'value="approve"' not in page
     _, second = await team.minted(admin, "reviewer")
     assert await team.decides(asked, second) == (200, "approved"), "one creator of two tokens is no relation"
 
