@@ -76,8 +76,8 @@ class Credential:
     """User ids: the direct creator first, then the creators of the credential that it was created with. Empty if only
     the owner, or the operator of a local stack, created it."""
     invited_by: tuple[str, ...] = ()
-    """The users whose invitation set the account's password. The inviter could have redeemed it; it is shown but does
-    not forbid decisions."""
+    """The users whose invitation set the account's password. The inviter could have redeemed it; it is shown.
+    What it excludes depends on how the account was opened (perdure/core/approvals/relations.py)."""
 
     @property
     def is_unknown(self) -> bool:
