@@ -65,6 +65,8 @@ BESIDE_A_TURN = (
     "INSERT INTO write_probes (tenant_id) SELECT 'local' FROM turns WHERE id = $1",
     "INSERT INTO identities (tenant_id, issuer, subject, user_id) "
     "SELECT 'local', 'i', 's', user_id FROM turns WHERE id = $1",
+    "INSERT INTO setup_code_tries (tenant_id, address, wrong_tries, last_at) "
+    "SELECT c.tenant_id, 'a', 1, now() FROM setup_codes c, turns t WHERE t.id = $1",
 )
 """A row of the first tenant in each table that the turns and other rows of this file leave empty."""
 PUBLISHED = (
