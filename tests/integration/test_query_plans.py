@@ -27,8 +27,10 @@ SELECT gen_random_uuid(), tenant_id, id, user_id, 'refunds', 'v', 'tool_loop', '
 FROM perdure.conversations, generate_series({TURNS_OF_CONVERSATION - 1}, 0, -1) days ORDER BY days DESC;
 INSERT INTO perdure.model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model, started_at, reply)
 SELECT tenant_id, id, 'm1', 1, 'r', 1, 'm', created_at, '{{}}' FROM perdure.turns ORDER BY created_at;
-ANALYZE perdure.turns, perdure.model_calls, perdure.conversations
+ANALYZE perdure.turns, perdure.model_calls, perdure.conversations;
+SELECT brin_summarize_new_values('perdure.model_calls_by_start')
 """
+"""The last statement is what autovacuum does for an index with `autosummarize`, a little later."""
 READ = """
 SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) AS rows, seq_scan FROM pg_stat_xact_user_tables
 WHERE relname IN ('turns', 'model_calls')
