@@ -12,14 +12,18 @@ from perdure.activities.guard import activity_guard
 from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
+from perdure.contracts.approvals import VerdictState
 from perdure.contracts.values import canonical_json
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
+from perdure.core.memory.facts import FAILED_RESOLVES
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.tools import Preview, Tool, ToolContext, ToolPreview, ToolRefused, ToolUnavailable
 from perdure.store.approvals import tool_previews
 from perdure.store.approvals.requests import open_requests
 from perdure.store.approvals.verdicts import read_verdicts
+from perdure.store.memory import working_memory
 
+_UNDECIDED = frozenset({VerdictState.PENDING, VerdictState.UNAVAILABLE, VerdictState.UNREADABLE})
 PREVIEW_SECONDS = 8.0
 """Time limit of one preview; a person waits for it."""
 MAX_PREVIEW_CHARACTERS = 16_000
@@ -55,6 +59,8 @@ class ApprovalActivities:
         async with activity_guard():
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
                 verdicts = await read_verdicts(tx, request)
+                if any(each.state not in _UNDECIDED for each in verdicts.verdicts):  # as in the graph's state
+                    await working_memory.remove(tx, request.address.conversation_id, [FAILED_RESOLVES])
             self._deps.live.wake(request.address.conversation_id)
         return verdicts
 

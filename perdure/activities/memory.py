@@ -24,6 +24,7 @@ from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
+from perdure.core.memory.facts import FAILED_RESOLVES, RECENT_ENTITIES_FIELD
 from perdure.core.memory.search import context_message, within_budget
 from perdure.embedding.embedder import query_vector
 from perdure.graph.registry import spec
@@ -43,7 +44,8 @@ RECALL_SECONDS = 1.5
 READ_METADATA = ("hitl_checkpoint_type", "input_type", "trace_id")
 """Request metadata that nodes of every topology use for decisions. A topology can name others. The rest stays in
 Postgres, outside workflow histories."""
-MIRRORED_FIELDS = ("recent_entity_context",)
+MIN_SIMILARITY = 0.2
+MIRRORED_FIELDS = (RECENT_ENTITIES_FIELD, FAILED_RESOLVES)
 """Working-memory fields that are copied into state."""
 MAX_MIRRORED_CHARACTERS = 8 * 1024
 """The size limit of a copied field. A longer one stays in Postgres, because histories contain the state and a client
@@ -60,7 +62,10 @@ class EpisodeQuery:
     user_id: str
     agent_id: str
     text: str
+    conversation_id: str
+    """Its own episodes are not searched: the model receives its messages."""
     limit: int
+    min_similarity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +141,7 @@ class MemoryActivities:
                 if request.events:
                     await write(tx, request.address, [], pending=request.events)
                 return TurnContext(problem=STOPPED_OR_ENDED)
-            loaded_toolsets = loaded.working.pop(
-                LOADED_TOOLSETS, None
-            )  # only for the engine: the model does not receive it
+            loaded_toolsets = loaded.working.pop(LOADED_TOOLSETS, None)  # only for the engine, as FAILED_RESOLVES
             searches = _needed_searches(request, agent, loaded) if self._deps.memory.enabled else None
             if searches is not None and loaded.memory_text is None and results is None:
                 return searches
@@ -165,7 +168,8 @@ class MemoryActivities:
         """Fixes the text that this turn injects, unless an earlier load has fixed it."""
         if loaded.memory_text is not None:
             return []
-        working_memory_text = memory_message(loaded.working, results.hits)
+        shown = {name: value for name, value in loaded.working.items() if name != FAILED_RESOLVES}
+        working_memory_text = memory_message(shown, results.hits)
         text = "\n\n".join(part for part in (working_memory_text, results.documents.text) if part)
         if text or results.episodes:
             await turn_context.keep_memory_text(
@@ -175,7 +179,7 @@ class MemoryActivities:
         if results.documents_unavailable:
             events.append(_unavailable("documents"))
         if working_memory_text:
-            data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
+            data: dict[str, JsonValue] = {"fields": [*sorted(shown)]}
             if results.episodes:
                 data["episodes"] = len(results.hits)
             events.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
@@ -188,7 +192,15 @@ def _needed_searches(request: LoadRequest, agent: PublishedAgent, loaded: Loaded
     policy = agent.definition.memory
     if policy is None or not (policy.episodic or policy.documents):
         return None
-    query = EpisodeQuery(request.address.tenant_id, loaded.user_id, request.agent_id, loaded.user_text, policy.hits)
+    query = EpisodeQuery(
+        request.address.tenant_id,
+        loaded.user_id,
+        request.agent_id,
+        loaded.user_text,
+        request.address.conversation_id,
+        policy.hits,
+        MIN_SIMILARITY if policy.min_similarity is None else policy.min_similarity,
+    )
     return NeededSearches(query if policy.episodic else None, loaded.user_text if policy.documents else "")
 
 
@@ -204,7 +216,16 @@ async def recall_episodes(deps: Deps, query: EpisodeQuery) -> EpisodeRecall:
             embedded = await query_vector(deps.embedder, query.text)
             vector = Vector(*embedded) if embedded is not None else None
             async with deps.db.transaction(query.tenant_id) as tx:
-                found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.limit)
+                found = await episodes.find(
+                    tx,
+                    query.user_id,
+                    query.agent_id,
+                    query.text,
+                    vector,
+                    query.limit,
+                    outside=query.conversation_id,
+                    min_similarity=query.min_similarity,
+                )
     except Exception as error:  # internal errors too, as of an embedder: memory only advises
         _log.warning("memory_search_failed", error=type(error).__name__)
         return EpisodeRecall((), _unavailable("episodic"))

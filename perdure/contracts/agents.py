@@ -92,6 +92,9 @@ class MemoryPolicy(Frozen):
     """Keep a summary of each completed turn, and put the nearest ones of the same user before a new turn."""
     hits: int = Field(default=3, ge=1, le=10)
     """Number of episodes."""
+    min_similarity: float | None = Field(default=None, ge=-1, le=1, exclude_if=lambda value: value is None)
+    """The least cosine similarity of an episode to the user's message. None is 0.2: with the local embedding model,
+    sentences that have nothing in common are below it."""
     documents: bool = Field(default=False, exclude_if=is_empty)
     """Put the documents that match the user's message before each turn."""
     facts: tuple[FactScope, ...] = Field(default=(), exclude_if=is_empty)

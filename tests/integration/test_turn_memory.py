@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -395,11 +395,18 @@ async def embedded(harness: Harness, relay: Database, embedder: Hashing) -> None
 
 
 async def find_episodes(
-    harness: Harness, text: str, embedder: Hashing | None, *, agent: str, by: str = "requester", tenant: str = "local"
+    harness: Harness,
+    text: str,
+    embedder: Hashing | None,
+    *,
+    agent: str,
+    by: str = "requester",
+    tenant: str = "local",
+    **bounds: Any,
 ) -> list[Episode]:
     vector = Vector(embedder.name, embedder.vector(text)) if embedder else None
     async with harness.db.transaction(tenant) as tx:
-        return await episodes.find(tx, harness.people[by].user_id, agent, text, vector, 3)
+        return await episodes.find(tx, harness.people[by].user_id, agent, text, vector, 3, **bounds)
 
 
 def summaries_and_method(near: list[Episode]) -> list[tuple[str, str]]:
@@ -416,6 +423,10 @@ async def test_the_nearest_episodes_come_first_and_one_without_a_vector_last(har
         and len(near) == 3
     )
     assert near[0].similarity == 1.0 and near[1].similarity == pytest.approx(0.7071, abs=0.001)
+    bounded = await find_episodes(harness, "alpha beta", embedder, agent="near", min_similarity=0.71)
+    assert summaries_and_method(bounded) == [("alpha beta", "cosine")]
+    outside = near[0].conversation_id
+    assert await find_episodes(harness, "alpha beta", embedder, agent="near", outside=outside) == []
     await keep(harness, "heron one", agent="fresh")
     await embedded(harness, relay, embedder)
     await keep(harness, "heron two", agent="fresh")

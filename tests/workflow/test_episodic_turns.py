@@ -67,18 +67,25 @@ async def test_a_turns_answer_is_recalled_in_the_next_conversation(episodic: Ser
 
 
 async def test_the_recalled_text_is_the_same_in_every_call_of_a_turn(episodic: Served) -> None:
-    conversation_id = await episodic.harness.conversation()
     texts = []
-    for number in range(3):
+    for number in range(4):
         asking = Line(f"giraffe {number}", [("look", {"what": "giraffe"})])
-        address = await turn(episodic, asking, Line("the giraffe is well"), conversation_id=conversation_id)
+        address = await turn(episodic, asking, Line("the giraffe is well"))
         requests = episodic.sent_to_model(address)
         parts = {str(each["content"]) for sent in requests for each in sent if HEADING in str(each["content"])}
         assert len(requests) == 2 and len(parts) <= 1
         texts.append("".join(parts))
-    assert texts[2].count(HEADING) == 1
+    assert texts[3].count(HEADING) == 1
     (loaded,) = await episodic.harness.event_data(address.turn_id, "memory.context.loaded")
     assert loaded["episodes"] == 2, "as many as the agent asks for, of three that match"
+
+
+async def test_a_conversation_does_not_recall_its_own_turns(episodic: Served) -> None:
+    first = await turn(episodic, Line("The okapi lives in enclosure four."))
+    second = await turn(episodic, Line("the okapi again"), conversation_id=first.conversation_id)
+    (request,) = episodic.sent_to_model(second)
+    recalled = [str(message["content"]) for message in request if HEADING in str(message["content"])]
+    assert not [text for text in recalled if "enclosure four" in text]
 
 
 async def test_a_turn_that_does_not_complete_stores_no_episode(episodic: Served) -> None:

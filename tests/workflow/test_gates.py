@@ -196,6 +196,27 @@ async def test_an_approved_local_call_creates_its_entity_once(served: Served) ->
     assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
 
 
+async def test_failed_resolves_count_over_turns_until_a_reviewer_answers(served: Served) -> None:
+    conversation_id = await served.harness.conversation()
+
+    async def search_in_vain() -> TurnAddress:
+        lost = ("entity_resolve", {"name": "no such well"})
+        return await served.begin(Line("", [lost]), DONE, conversation_id=conversation_id)
+
+    for _ in range(2):
+        await served.until(await search_in_vain(), TurnStatus.COMPLETED)
+    third = await search_in_vain()
+    await served.until(third)
+    counted = "SELECT value FROM working_memory WHERE conversation_id = $1 AND field = 'consecutive_failed_resolves'"
+    assert await served.harness.value(counted, conversation_id) == 3
+    (asked,) = await served.harness.rows("SELECT call_id FROM approvals WHERE turn_id = $1", third.turn_id)
+    await served.decide(third, asked["call_id"], Decision.RESPOND, comment="the one in the north")
+    await served.until(third, TurnStatus.COMPLETED)
+    assert await served.harness.value(counted, conversation_id) is None
+    assert "consecutive" not in str(served.sent_to_model(third)[0][0])
+    await served.until(await search_in_vain(), TurnStatus.COMPLETED)
+
+
 async def test_a_turn_waits_until_an_unknown_outcome_is_settled(served: Served) -> None:
     address = await served.paused(Line("asking", [("post", {"mode": "break"}), PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")

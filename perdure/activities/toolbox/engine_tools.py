@@ -21,7 +21,13 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.agents.tool_versions import with_version
 from perdure.core.memory.documents import CONVERSATION_NOTE, DOCUMENT_TYPES, POLICY_CODES, Edit, Writer
-from perdure.core.memory.facts import RECENT_ENTITIES_FIELD, Resolution, remember_entity, resolve_entity
+from perdure.core.memory.facts import (
+    FAILED_RESOLVES,
+    RECENT_ENTITIES_FIELD,
+    Resolution,
+    remember_entity,
+    resolve_entity,
+)
 from perdure.core.text import preview
 from perdure.sdk.parameters import Parameters
 from perdure.sdk.tools import Audited, Tool, ToolContext, ToolRefused, ToolResult, tool
@@ -34,8 +40,6 @@ from perdure.store.memory import search as documents_reading
 from perdure.store.memory.documents import CONVENTIONS, UNSAFE, Basis, Draft, WrittenVersion
 from perdure.store.memory.promotions import Target
 from perdure.store.memory.search import Document, Question, add_excerpts, lock_turn, note_use, search, write_events
-
-FAILED_RESOLVES = "consecutive_failed_resolves"
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 SERVER_ARGUMENTS = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
@@ -62,13 +66,14 @@ async def entity_resolve(context: ToolContext, name: Name) -> ToolResult:
                 "candidates": [{"id": entity.id, "kind": entity.kind, "name": entity.name} for entity in found],
             },
             state={FAILED_RESOLVES: failed + 1},
+            working={FAILED_RESOLVES: failed + 1},
         )
     entity = found[0]
     recent = remember_entity(context.state.get(RECENT_ENTITIES_FIELD), entity.id)
     return ToolResult(
         {"status": "resolved", "entity": _entity_data(entity)},
         state={FAILED_RESOLVES: 0, RECENT_ENTITIES_FIELD: recent},
-        working={RECENT_ENTITIES_FIELD: recent},
+        working={FAILED_RESOLVES: None, RECENT_ENTITIES_FIELD: recent},
     )
 
 

@@ -29,6 +29,9 @@ PATTERNS: Final[tuple[tuple[str, float, re.Pattern[str]], ...]] = tuple(
 form that are really meant so."""
 RECENT_ENTITIES_FIELD = "recent_entity_context"
 """The field of the state and of working memory that contains the recent entities."""
+FAILED_RESOLVES = "consecutive_failed_resolves"
+"""The field of the state and of working memory that counts searches for entities. A search that finds its entity resets
+it, as does a reviewer's decision."""
 MAX_RECENT_ENTITIES = 10
 """The maximum number of recent entities; the oldest is dropped first."""
 

@@ -203,6 +203,9 @@ def memory_patch(context: TurnContext, user_message: MessageRef) -> Patch:
     recent = context.working.get("recent_entity_context")
     if isinstance(recent, list):
         patch["recent_entity_context"] = recent
+    failed = context.working.get("consecutive_failed_resolves")
+    if isinstance(failed, int):
+        patch["consecutive_failed_resolves"] = failed
     return patch
 
 

@@ -54,6 +54,7 @@ SELECT {_COLUMNS}, 1 - distance AS similarity FROM (
   -- As a subselect, the text is parsed once. As an operand it would be parsed for every row, 100 times slower.
   SELECT {_COLUMNS}, embedding OPERATOR(public.<=>) (SELECT $4::text::public.vector) AS distance FROM episodes
   WHERE user_id = $1 AND agent_id = $2 AND embedder = $3 AND public.vector_dims(embedding) = $6
+    AND ($7::uuid IS NULL OR conversation_id <> $7)
   ORDER BY distance, created_at DESC LIMIT $5) nearest
 ORDER BY distance, created_at DESC
 """
@@ -61,6 +62,7 @@ _MATCHING = f"""
 SELECT {_COLUMNS}, ts_rank_cd(words, q.words_asked, 32)::float8 AS similarity FROM episodes,
   (SELECT replace(plainto_tsquery('pg_catalog.english', $3)::text, '&', '|')::tsquery AS words_asked) q
 WHERE user_id = $1 AND agent_id = $2 AND words @@ q.words_asked AND ($5::text IS NULL OR embedder IS DISTINCT FROM $5)
+  AND ($6::uuid IS NULL OR conversation_id <> $6)
 ORDER BY similarity DESC, created_at DESC LIMIT $4
 """
 
@@ -85,21 +87,36 @@ async def store_summary(
 
 
 async def find(
-    tx: Connection, user_id: str, agent_id: str, text: str, vector: Vector | None, limit: int
+    tx: Connection,
+    user_id: str,
+    agent_id: str,
+    text: str,
+    vector: Vector | None,
+    limit: int,
+    *,
+    outside: str | None = None,
+    min_similarity: float = -1.0,
 ) -> list[Episode]:
     """Returns a user's episodes with an agent that are nearest to `text`, by its vector, or by full text without one.
 
     If too few episodes have a vector of that model, the others are searched by full text as well. Vectors of length 0
     or of another dimension, which a broken model may have produced, match nothing.
+
+    Those of the conversation `outside` are left out. `min_similarity` applies to vectors, from -1 to 1: the ranks of
+    full text have no meaning by themselves.
     """
     found: list[Episode] = []
     if vector is not None:
-        given = (vector.embedder, vector.literal(), limit, len(vector.values))
+        given = (vector.embedder, vector.literal(), limit, len(vector.values), outside)
         rows = await tx.fetch(NEAREST, user_id, agent_id, *given)
-        found = [_episode(row, BY_COSINE) for row in rows if math.isfinite(row["similarity"])]
+        found = [
+            _episode(row, BY_COSINE)
+            for row in rows
+            if math.isfinite(row["similarity"]) and row["similarity"] >= min_similarity
+        ]
     if len(found) < limit:
         other_than, words = vector.embedder if vector else None, text[:MAX_QUERY_CHARACTERS]
-        rows = await tx.fetch(_MATCHING, user_id, agent_id, words, limit - len(found), other_than)
+        rows = await tx.fetch(_MATCHING, user_id, agent_id, words, limit - len(found), other_than, outside)
         found += [_episode(row, BY_FULL_TEXT) for row in rows]
     return found
 
