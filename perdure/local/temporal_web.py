@@ -211,7 +211,12 @@ async def _send(
         parts.append(connection.send(h11.Data(data=response.body)))
     parts.append(connection.send(h11.EndOfMessage()))
     writer.write(b"".join(part for part in parts if part))
-    await writer.drain()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            await writer.drain()
+    except TimeoutError:
+        writer.transport.abort()  # a client that does not read would hold its connection
+        raise
 
 
 async def _serve_forever(listen: str, target: str) -> None:

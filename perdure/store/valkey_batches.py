@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 Command = tuple[str | int, ...]
 
@@ -59,6 +59,8 @@ class SharedConnection:
 
     async def _round_trip(self, batch: Sequence[tuple[Command, "asyncio.Future[Any]"]]) -> None:
         connection = self._connection = self._connection or self._connect()
+        if connection.is_connected and await _is_unusable(connection):
+            await connection.disconnect(nowait=True)
         if not connection.is_connected:
             await connection.connect()  # type: ignore[no-untyped-call]
         packed = connection.pack_commands([command for command, _ in batch])
@@ -84,3 +86,14 @@ class SharedConnection:
                 response.cancel()
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
+
+
+async def _is_unusable(connection: AbstractConnection) -> bool:
+    """Returns whether the server has closed the connection, as after its idle timeout, or has sent unexpected data.
+
+    All earlier commands have their responses, so a new connection repeats none.
+    """
+    try:
+        return await connection.can_read()
+    except (RedisError, OSError):
+        return True

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from perdure.local.output import Console
 from perdure.local.ports import HOST, HttpResponse, free_port
 from perdure.local.temporal_download import downloaded
 from perdure.local.temporal_web import WebProxy, rejection
+from tests.eventually import until
 
 GOOD = f"temporal version {binary.CLI_VERSION} (Server 1.31.2, UI 2.50.1)"
 HERE = "127.0.0.1:8233"
@@ -349,6 +351,18 @@ async def test_slow_heads_and_too_many_connections_are_ended(
     await asyncio.sleep(0.05)
     assert await answer(b"") == b"HTTP/1.1 503"
     assert await asyncio.gather(*slow) == [b"HTTP/1.1 408"] * 2
+
+
+async def test_a_client_that_does_not_read_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.local.temporal_web._BODY_SECONDS", 0.2)
+    proxy, port = WebProxy(AsyncMock(return_value=HttpResponse(200, {}, b"x" * 20_000_000))), free_port()
+    await proxy.open(HOST, port)
+    _, writer = await asyncio.open_connection(HOST, port, limit=1_024)
+    writer.write(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+    await until(lambda: proxy._serving, 5)
+    await until(lambda: not proxy._serving, 5)
+    writer.close()
+    await proxy.close()
 
 
 async def test_rejected_requests_never_reach_the_server(echo: tuple[Echo, str]) -> None:
