@@ -4,11 +4,12 @@
 The intake authenticates before it reads the body. Without a token, every request gets the same response.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated
+from uuid import UUID
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.types import Scope
 
@@ -18,7 +19,20 @@ from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.delivery import CHAT
-from perdure.core.identity import OWN_CREDENTIAL, SIGNED_PREFIX, Credential, SignInMethod, sign_in_method
+from perdure.core.identity import (
+    GATEWAY,
+    OWN_CREDENTIAL,
+    SIGNED_PREFIX,
+    SUBJECT_ROLE,
+    Credential,
+    SignInMethod,
+    gateway_refusal,
+    is_subject,
+    sign_in_method,
+)
+from perdure.store.database import new_id
+from perdure.store.identity import subjects
+from perdure.store.identity.subjects import Subject
 from perdure.store.identity.users import LOCAL
 
 AUTHENTICATED_PREFIX = "/v1/"
@@ -73,6 +87,13 @@ class Principal:
     """The token's hash, if the request came with a token that is not of a session."""
     credential: Credential = OWN_CREDENTIAL
     """The sign-in method, and the users with possible access to the token besides its owner."""
+    gateway: "Principal | None" = None
+    """The gateway that sent the request, if the user is one of its subjects. The credential is the gateway's."""
+
+    @property
+    def is_gateway(self) -> bool:
+        """True if a gateway sent the request, for itself or on behalf of a subject."""
+        return self.gateway is not None or GATEWAY in self.roles
 
     @property
     def sees_tenant(self) -> bool:
@@ -154,6 +175,11 @@ async def has_same_access(services: Services, caller: Principal) -> bool:
 
     The age of a signed token does not matter: it limits single requests, and this check is for streams.
     """
+    if caller.gateway is not None:
+        async with services.db.transaction(caller.tenant_id) as tx:
+            if not await subjects.is_open(tx, caller.user_id):
+                return False
+        return await has_same_access(services, caller.gateway)
     if caller.session_id is not None:
         row = await services.db.session_row(caller.session_id)
     else:
@@ -208,6 +234,111 @@ async def principal(
     return authenticated
 
 
+Authenticated = Annotated[Principal, Depends(principal)]
+"""The owner of the token or session, also if a gateway acts on behalf of a subject."""
+OnBehalfOfQuery = Annotated[
+    str | None, Query(max_length=400, description="Only for gateways: the subject on whose behalf you ask")
+]
+
+
+def _acting_as(gateway: Principal, subject: Subject) -> Principal:
+    """Returns the subject as the caller. It keeps the facts about the gateway's credential.
+
+    Raises: CallerError 403 `account_closed`.
+    """
+    if not subject.is_open:
+        raise CallerError("account_closed", "The account of this subject is closed", status=403)
+    return replace(
+        gateway,
+        user_id=subject.user_id,
+        name=subject.name,
+        roles=frozenset({SUBJECT_ROLE}),
+        has_local_token=False,
+        gateway=gateway,
+    )
+
+
+async def on_behalf_of(services: Services, caller: Principal, subject: str | None, name: str = "") -> Principal:
+    """Returns the subject as the caller, or the caller if no subject is given. A subject is created when it is first
+    used.
+
+    Raises: CallerError 403 `on_behalf_of_not_allowed`, `account_closed`.
+    """
+    if subject is None:
+        return caller
+    require_gateway(caller)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        found = await subjects.ensure_subject(tx, caller.user_id, caller.name, subject, name)
+    return _acting_as(caller, found)
+
+
+def require_gateway(caller: Principal) -> None:
+    """Raises: CallerError 403 `on_behalf_of_not_allowed` if the caller cannot act on behalf of others."""
+    if GATEWAY not in caller.roles:
+        raise CallerError(
+            "on_behalf_of_not_allowed",
+            "Only users with the role gateway can send `on_behalf_of`",
+            {"role": GATEWAY},
+            status=403,
+        )
+
+
+async def owner_of_path(request: Request, services: ServicesDep, caller: Authenticated) -> Principal:
+    """Returns the caller. A gateway acts as the owner of the object that the path names, if the owner is one of its
+    subjects. This is the only place that decides it.
+
+    Raises: CallerError 403 `account_closed`.
+    """
+    if GATEWAY not in caller.roles:
+        return caller
+    for kind in request.path_params.keys() & subjects.OWNED_IDS:
+        object_id = str(request.path_params[kind])
+        if kind != "effect_key" and not _is_uuid(object_id):
+            continue
+        async with services.db.transaction(caller.tenant_id) as tx:
+            owner = await subjects.find_owner(tx, caller.user_id, kind, object_id)
+        if owner is not None:
+            return _acting_as(caller, owner)
+    return caller
+
+
+async def subject_of_query(
+    request: Request, services: ServicesDep, caller: Authenticated, on_behalf_of: OnBehalfOfQuery = None
+) -> Principal:
+    """Returns the caller, or the subject of the query parameter `on_behalf_of`. Reading as a subject that was not used
+    yet finds nothing, and creates no user.
+
+    Raises: CallerError 403 `on_behalf_of_not_allowed`, `account_closed`; 422 `subject_invalid`.
+    """
+    if on_behalf_of is None:
+        return caller
+    require_gateway(caller)
+    if not is_subject(on_behalf_of):
+        raise CallerError("subject_invalid", "`on_behalf_of` is blank, too long, or not printable", status=422)
+    async with services.db.transaction(caller.tenant_id) as tx:
+        if request.method != "GET":
+            found = await subjects.ensure_subject(tx, caller.user_id, caller.name, on_behalf_of, "")
+        else:
+            unused = Subject(new_id(), "", "", is_open=True)
+            found = await subjects.find_subject(tx, caller.user_id, on_behalf_of) or unused
+    return _acting_as(caller, found)
+
+
+async def deciding_caller(caller: Authenticated) -> Principal:
+    """Raises: CallerError 403 `gateway_cannot_decide` if a gateway sent the request, whatever other roles it has."""
+    if caller.is_gateway:
+        raise gateway_refusal()
+    return caller
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
 async def principal_or_operator(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer_scheme)]
 ) -> Principal | None:
@@ -241,7 +372,12 @@ def uses_tls(services: Services, scope: Scope) -> bool:
     return services.signing_in.public_url.startswith("https://") or scope.get("scheme") == "https"
 
 
-Caller = Annotated[Principal, Depends(principal)]
+Caller = Annotated[Principal, Depends(owner_of_path)]
+"""The user for whom a request acts."""
+SubjectCaller = Annotated[Principal, Depends(subject_of_query)]
+"""The same, on paths without the id of an object that has an owner."""
+DecidingCaller = Annotated[Principal, Depends(deciding_caller)]
+"""The user of a decision, a settlement or a delegation."""
 CallerOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
 """The user of a path in OPERATOR_PATHS; None is the operator."""
 Operator = Annotated[None, Depends(require_operator)]

@@ -49,7 +49,9 @@ async def run_once(
     """
     async with services.db.transaction(caller.tenant_id) as tx:
         if key is not None:
-            digest = digest_of(body.model_dump(mode="json") if body is not None else None)
+            # The key is the subject's own; its name can change between two tries.
+            given = body.model_dump(mode="json", exclude={"on_behalf_of"}) if body is not None else None
+            digest = digest_of(given)
             stored = await idempotency.claim(tx, caller.user_id, route, key, digest)
             if stored is not None:
                 return JSONResponse(stored[1], stored[0], {"Idempotency-Replayed": "true"})

@@ -23,6 +23,7 @@ from perdure.contracts.turns import Limits, OnSpent
 from perdure.contracts.values import canonical_json
 from perdure.core.approvals.decisions import DEFAULT_CLAIM_SECONDS, MAX_CLAIM_SECONDS, USER_NAME, Decision
 from perdure.core.audit import ExportedHead
+from perdure.core.identity import MAX_SUBJECT_CHARACTERS, is_subject
 from perdure.core.memory.files import find_contradiction
 from perdure.core.text import is_blank
 from perdure.core.turns import OnBusy
@@ -122,6 +123,30 @@ class DayLimitsBody(Body):
         return DayLimits(max_tokens=self.max_tokens, max_cost_microusd=cost)
 
 
+def _check_subject(text: str) -> str:
+    if not is_subject(text):
+        raise PydanticCustomError("subject", "must be printable and contain more than white space")
+    return text
+
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise PydanticCustomError("printable", "must be printable")
+    return text
+
+
+class OnBehalfOf(Body):
+    """A person on whose behalf a gateway acts. Only for users with the role `gateway`; else 403
+    `on_behalf_of_not_allowed`."""
+
+    subject: Annotated[str, Field(max_length=MAX_SUBJECT_CHARACTERS), AfterValidator(_check_subject)]
+    """The gateway's own id of the person, such as an account number. Each subject is a user of its own."""
+    name: Annotated[str, Field(max_length=100), AfterValidator(_check_printable)] = ""
+    """The name that models and reviewers see. Empty leaves it unchanged."""
+    role: Literal["requester"] = "requester"
+    """The person's role."""
+
+
 class NewConversation(Body):
     """A new conversation with an agent."""
 
@@ -131,6 +156,8 @@ class NewConversation(Body):
     """The title in lists. Without one, it is the start of the first answered message."""
     metadata: Metadata = {}
     """Any JSON object. It is stored and returned."""
+    on_behalf_of: OnBehalfOf | None = None
+    """The owner of the conversation, if it is not the caller."""
 
 
 class ConversationPatch(Body):
@@ -156,6 +183,8 @@ class NewTurnBody(Body):
     """Ignored if the message is added to an open turn, which keeps its own limits and metadata."""
     metadata: TurnMetadata = {}
     """Any JSON object. Some topologies read it."""
+    on_behalf_of: OnBehalfOf | None = None
+    """The owner of the conversation, if it is not the caller."""
 
 
 class ExecuteBody(Body):
@@ -173,6 +202,8 @@ class ExecuteBody(Body):
     """Any JSON object. Some topologies read it."""
     limits: LimitsBody | None = None
     """Lower limits for this turn."""
+    on_behalf_of: OnBehalfOf | None = None
+    """The user of the turn, if it is not the caller."""
 
 
 class AnswerBody(Body):
@@ -292,7 +323,7 @@ class SettleBody(Body):
     """The evidence for the outcome."""
 
 
-Role = Literal["requester", "reviewer", "admin"]
+Role = Literal["requester", "reviewer", "admin", "gateway"]
 
 
 class NewUser(Body):

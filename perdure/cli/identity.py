@@ -13,7 +13,11 @@ from perdure.schemas.identity import Member
 
 
 def erase(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user's name, or the id of a gateway's subject.")],
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", metavar="TEXT", help="Erase this subject of the gateway NAME, not the gateway."),
+    ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Skip the confirmation, which is shown even without a terminal.")
     ] = False,
@@ -21,14 +25,15 @@ def erase(
     as_name: AsName = None,
 ) -> None:
     """Permanently erase everything that a user wrote. The audit trail keeps what happened and still verifies."""
+    who = name if subject is None else f"{subject} of {name}"
     if not yes:
-        typer.confirm(f"Permanently erase everything that {name} wrote?", abort=True)
+        typer.confirm(f"Permanently erase everything that {who} wrote?", abort=True)
     with connect(Role.ADMIN, as_name) as client:
-        report = client.send(Call("DELETE", path("users", name, "data"), _json))
+        report = client.send(Call("DELETE", path("users", name, "data"), _json, {"subject": subject}))
     if as_json:
         say_json(report)
         return
-    say(f"{name} is now called {report['name']}.")
+    say(f"{who} is now called {report['name']}.")
     histories = report["histories"]
     say("Erased:")
     for name_of_table, rows in report["erased"].items():
@@ -46,14 +51,23 @@ def _json(response: httpx.Response) -> Any:
 
 app = typer.Typer(help="Manage users, roles, tokens and invitations.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
-Roles = Annotated[list[str], typer.Argument(metavar="ROLE", help="One or more of requester, reviewer and admin.")]
+Roles = Annotated[
+    list[str], typer.Argument(metavar="ROLE", help="One or more of requester, reviewer, admin and gateway.")
+]
 
 
 @app.command("list")
-def list_users(as_json: AsJson = False, as_name: AsName = None) -> None:
+def list_users(
+    gateway: Annotated[
+        str | None,
+        typer.Option("--gateway", metavar="NAME", help="List the newest subjects of this gateway instead."),
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
     """List all users with their roles."""
     with connect(Role.ADMIN, as_name) as client:
-        page = client.users.list()
+        page = client.users.list(gateway=gateway)
     say_page(page, ("user", "roles"), [(user.name, user.roles) for user in page.items], "No users.", as_json=as_json)
 
 
@@ -62,7 +76,7 @@ def add(
     name: Name,
     role: Annotated[
         list[str] | None,
-        typer.Option("--role", metavar="ROLE", help="requester, reviewer or admin; repeat it for several."),
+        typer.Option("--role", metavar="ROLE", help="requester, reviewer, admin or gateway; repeat it for several."),
     ] = None,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -127,7 +141,7 @@ def invite(
     name: Name,
     role: Annotated[
         list[str] | None,
-        typer.Option("--role", metavar="ROLE", help="requester, reviewer or admin; repeat it for several."),
+        typer.Option("--role", metavar="ROLE", help="requester, reviewer, admin or gateway; repeat it for several."),
     ] = None,
     again: Annotated[
         bool,

@@ -53,9 +53,10 @@ def topology_drawing(name: str) -> Call[str]:
     return get(path("topologies", f"{name}.mmd"), _response_text)
 
 
-def list_users() -> Call[Page[User]]:
-    """Returns every user of the tenant."""
-    return get(path("users"), parsed_as(Page[User]))
+def list_users(*, gateway: str | None = None, limit: int | None = None, cursor: str | None = None) -> Call[Page[User]]:
+    """Returns every user of the tenant. With `gateway`, it returns the subjects on whose behalf this user acts, in
+    pages."""
+    return get(path("users"), parsed_as(Page[User]), {"gateway": gateway, "limit": limit, "cursor": cursor})
 
 
 def add_user(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:
@@ -71,7 +72,7 @@ def new_token(name: str, *, label: str = "") -> Call[Token]:
 
 
 def set_roles(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:
-    """Replaces the roles of the user with this name: requester, reviewer, admin."""
+    """Replaces the roles of the user with this name: requester, reviewer, admin, gateway."""
     body: dict[str, JsonValue] = {"roles": list(roles)}
     return post(path("users", name, "roles"), parsed_as(User), body, key=idempotency_key)
 

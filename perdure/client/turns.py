@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import httpx
 from pydantic import JsonValue
@@ -82,19 +82,47 @@ def _no_content(_: httpx.Response) -> None:
     return None
 
 
+class OnBehalfOf(TypedDict, total=False):
+    """The person on whose behalf a gateway acts."""
+
+    subject: Required[str]
+    """The gateway's own id of the person."""
+    name: str
+    """The name that models and reviewers see."""
+    role: Literal["requester"]
+
+
+def _behalf(given: OnBehalfOf | None) -> JsonValue:
+    return {**given} if given is not None else None  # type: ignore[dict-item]
+
+
 def create_conversation(
-    agent: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None, idempotency_key: str = ""
+    agent: str,
+    *,
+    title: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    on_behalf_of: OnBehalfOf | None = None,
+    idempotency_key: str = "",
 ) -> Call[Conversation]:
-    """Creates a conversation with this agent."""
-    body: dict[str, JsonValue] = {"agent": agent, "title": title, "metadata": dict(metadata) if metadata else None}
+    """Creates a conversation with this agent. A gateway names the person on whose behalf it acts."""
+    body: dict[str, JsonValue] = {
+        "agent": agent,
+        "title": title,
+        "metadata": dict(metadata) if metadata else None,
+        "on_behalf_of": _behalf(on_behalf_of),
+    }
     return post(path("conversations"), parsed_as(Conversation), body, key=idempotency_key)
 
 
 def list_conversations(
-    *, title: str | None = None, limit: int | None = None, cursor: str | None = None
+    *,
+    title: str | None = None,
+    on_behalf_of: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
 ) -> Call[Page[Conversation]]:
-    """Returns the caller's conversations, newest first."""
-    query = {"title": title, "limit": limit, "cursor": cursor}
+    """Returns the caller's conversations, newest first. A gateway can name one of its subjects."""
+    query = {"title": title, "on_behalf_of": on_behalf_of, "limit": limit, "cursor": cursor}
     return get(path("conversations"), parsed_as(Page[Conversation]), query)
 
 
@@ -134,6 +162,7 @@ def start_turn(
     on_busy: OnBusy | None = None,
     limits: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    on_behalf_of: OnBehalfOf | None = None,
     wait_seconds: float | None = None,
     idempotency_key: str = "",
 ) -> Call[Turn]:
@@ -144,6 +173,7 @@ def start_turn(
         "on_busy": on_busy,
         "limits": dict(limits) if limits else None,
         "metadata": dict(metadata) if metadata else None,
+        "on_behalf_of": _behalf(on_behalf_of),
     }
     return post(
         path("conversations", conversation_id, "turns"),
@@ -163,6 +193,7 @@ def execute(
     system_prompt: str | None = None,
     limits: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    on_behalf_of: OnBehalfOf | None = None,
     idempotency_key: str = "",
 ) -> Call[Turn]:
     """Runs a turn in one request. The API responds when the turn has ended or is paused, or after 120 s while it still
@@ -174,6 +205,7 @@ def execute(
         "system_prompt": system_prompt,
         "limits": dict(limits) if limits else None,
         "metadata": dict(metadata) if metadata else None,
+        "on_behalf_of": _behalf(on_behalf_of),
     }
     return post(path("execute"), parsed_as(Turn), body, key=idempotency_key, wait_seconds=_EXECUTE_SECONDS)
 
@@ -188,11 +220,12 @@ def list_turns(
     status: str | None = None,
     agent: str | None = None,
     conversation: str | None = None,
+    on_behalf_of: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Turn]]:
-    """Returns turns, newest first."""
-    query = {"status": status, "agent": agent, "conversation": conversation}
+    """Returns turns, newest first. A gateway can name one of its subjects."""
+    query = {"status": status, "agent": agent, "conversation": conversation, "on_behalf_of": on_behalf_of}
     return get(path("turns"), parsed_as(Page[Turn]), {**query, **_page_query(limit, cursor)})
 
 

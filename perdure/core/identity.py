@@ -5,6 +5,7 @@ Invariants:
 - A credential that another user created cannot decide on that user's requests, under any role or delegation.
 - Credentials that one user created, directly or through others, count as one user in a vote.
 - An unrecorded creator may be any administrator.
+- The role `gateway` never decides, and a subject has the role `requester` only.
 """
 
 import base64
@@ -43,6 +44,12 @@ _NEW_CODE_ADVICE = (
     "with the same settings"
 )
 """Advice on a new setup code. A start with other settings, such as without its apps, would publish something else."""
+GATEWAY = "gateway"
+"""The role of programs that act on behalf of people whom they have authenticated. It cannot decide on anything."""
+SUBJECT_ROLE = "requester"
+"""The only role of a subject, on whose behalf a gateway acts."""
+MAX_SUBJECT_CHARACTERS = 200
+_SHOWN_SUBJECT = re.compile(r"[A-Za-z0-9._@+-]{1,40}")
 _USER_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}")
 _NAME_CLAIMS = ("preferred_username", "email", "sub")
 """The first claim that results in a valid name is used."""
@@ -342,6 +349,31 @@ def code_refusal(given: str, stored: SetupCode | None) -> CallerError | None:
         details = {"reason": stored.end.value, "ended_at": stored.ended_at}
         why = _END_MESSAGES[stored.end]
     return CallerError("setup_code_invalid", why, details, status=403)
+
+
+def is_subject(text: str) -> bool:
+    """Returns whether a text can identify a person: short, not blank, and without characters that cannot be seen. Two
+    subjects that look the same would be two users."""
+    return len(text) <= MAX_SUBJECT_CHARACTERS and text.isprintable() and bool(text.strip())
+
+
+def subject_name(gateway: str, subject: str) -> str:
+    """Returns the user name of a gateway's subject, at most 121 characters: the subject itself, or its readable part
+    and a hash. The colon keeps it different from the names that users can choose. It is JSON without escapes."""
+    if _SHOWN_SUBJECT.fullmatch(subject):
+        return f"{gateway}:{subject}"
+    readable = re.sub(r"[^A-Za-z0-9._@+-]+", "-", subject)[:40].strip("-")
+    return f"{gateway}:{readable}~{sha256_hex(subject)[:16]}"
+
+
+def gateway_refusal() -> CallerError:
+    """Returns the error for a decision that a gateway sends. It cannot prove that a person has made it."""
+    return CallerError(
+        "gateway_cannot_decide",
+        "A user with the role gateway cannot decide, settle or delegate, also not on behalf of others; reviewers sign "
+        "in themselves",
+        status=403,
+    )
 
 
 def name_from(claims: Mapping[str, object]) -> str | None:

@@ -14,6 +14,8 @@ class User(Answer):
 
     name: str
     roles: list[str] = []
+    subject: str | None = None
+    """The subject as its gateway sends it; None for users who are no subject."""
 
 
 class Token(Answer):

@@ -283,6 +283,8 @@ class AuditEntry(Answer):
     at: datetime | None = None
     actor: str | None = None
     """The name of a user; None for the engine itself."""
+    gateway: str | None = None
+    """The name of the gateway that acted on behalf of the user."""
     data: dict[str, Any] | None = None
     erased: bool = False
     """True if the data was erased with a user. The row still verifies."""

@@ -385,12 +385,14 @@ View = dict[str, object]
 # Two close bounds and an array make Postgres use the keys, even if the statistics of growing tables are outdated.
 # Measured: chunks took longer the more rows there were.
 _EXPORT = f"""
-SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
+SELECT t.*, u.name AS actor_name, g.name AS gateway_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
+  LEFT JOIN users g ON g.id = u.gateway_id
 WHERE t.id = ANY(ARRAY(
   SELECT audit_id FROM audit_chain WHERE seq > $1 AND seq <= least($1 + {TRAIL_CHUNK_ROWS}, $2))) ORDER BY t.seq
 """
 _EXPORT_OF_TURN = f"""
-SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
+SELECT t.*, u.name AS actor_name, g.name AS gateway_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
+  LEFT JOIN users g ON g.id = u.gateway_id
 WHERE t.turn_id = $3 AND t.seq > $1 AND t.seq <= $2 ORDER BY t.seq LIMIT {TRAIL_CHUNK_ROWS}
 """
 # The approval's few rows are selected first. Otherwise Postgres might scan the whole audit in the order of the page.
@@ -398,7 +400,8 @@ _OF_APPROVAL = """
 WITH mine AS MATERIALIZED (SELECT id FROM audit WHERE id > $3 AND subject = ANY(ARRAY(
   SELECT $1::text UNION ALL
   SELECT k.key FROM approvals a JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id WHERE a.id = $2)))
-SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
+SELECT t.*, u.name AS actor_name, g.name AS gateway_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
+  LEFT JOIN users g ON g.id = u.gateway_id
 WHERE t.id = ANY(ARRAY(SELECT id FROM mine ORDER BY id LIMIT $4)) ORDER BY t.id
 """
 
@@ -454,7 +457,7 @@ async def rows_of_approval(
 
 
 def show_row(row: asyncpg.Record) -> View:
-    """Returns an audit row in the API's form, with the name of its actor."""
+    """Returns an audit row in the API's form, with the name of its actor, and of the gateway that acted for them."""
     return {
         "seq": row["seq"],
         "id": row["id"],
@@ -463,6 +466,7 @@ def show_row(row: asyncpg.Record) -> View:
         "subject": row["subject"],
         "actor": row["actor_name"],
         "actor_id": str(row["actor"]) if row["actor"] else None,
+        "gateway": row["gateway_name"],
         "turn_id": str(row["turn_id"]) if row["turn_id"] else None,
         "data": row["data"],
         "erased": row["data"] is None,

@@ -10,7 +10,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from perdure.api.auth import Caller, Principal, ServicesDep
+from perdure.api.auth import Caller, DecidingCaller, Principal, ServicesDep, SubjectCaller
 from perdure.api.errors import item_error
 from perdure.api.health import DECISIONS
 from perdure.api.idempotency import DELIVERY_SECONDS, Key, run_once
@@ -66,7 +66,7 @@ BULK_ROUTE = "decisions"
 @approvals_router.get("")
 async def list_approvals(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     status: Annotated[ApprovalStatus | None, Query(description=_STATUS_HELP)] = None,
     kind: Annotated[RequestKind | None, Query(description="Only requests of this kind")] = None,
     agent: Annotated[str | None, Query(max_length=64, description="Only approvals of this agent")] = None,
@@ -105,7 +105,7 @@ async def list_approvals(
 
 
 @approvals_router.get("/ageing")
-async def ageing(services: ServicesDep, caller: Caller) -> dict[str, object]:
+async def ageing(services: ServicesDep, caller: SubjectCaller) -> dict[str, object]:
     """Returns how long pending requests have waited, by role, assignee and agent, and who receives each of them
     next."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -115,7 +115,7 @@ async def ageing(services: ServicesDep, caller: Caller) -> dict[str, object]:
 @approvals_router.get("/counts")
 async def counts(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     expiring: Annotated[int, Query(ge=1, le=10_000_000, description="Seconds from now")] = DAY_SECONDS,
 ) -> dict[str, object]:
     """Counts pending requests: all, those that you can decide on, those that expire within `expiring` seconds, and
@@ -125,7 +125,9 @@ async def counts(
 
 
 @approvals_router.get("/decided")
-async def decided(services: ServicesDep, caller: Caller, limit: Limit = 50, cursor: Cursor = None) -> dict[str, object]:
+async def decided(
+    services: ServicesDep, caller: SubjectCaller, limit: Limit = 50, cursor: Cursor = None
+) -> dict[str, object]:
     """Lists your own decisions, newest first, each with its result."""
     async with services.db.transaction(caller.tenant_id) as tx:
         items, following = await own_decisions(tx, caller.user_id, min(limit, MAX_LISTED), cursor)
@@ -151,7 +153,7 @@ async def get_approval(services: ServicesDep, caller: Caller, approval_id: Appro
 
 @approvals_router.post("/{approval_id}/decision")
 async def decide_approval(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: DecisionBody, key: Key = None
+    services: ServicesDep, caller: DecidingCaller, approval_id: ApprovalId, body: DecisionBody, key: Key = None
 ) -> JSONResponse:
     """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed. If the
     status is still `pending`, other reviewers must decide, too."""
@@ -241,8 +243,9 @@ async def _check_edit(services: Services, unchecked: EditNotChecked) -> bool:
 
 
 def decider_of(caller: Principal) -> Decider:
-    """Returns the user as a reviewer."""
-    return Decider(caller.user_id, caller.roles, caller.name, credential=caller.credential)
+    """Returns the user as a reviewer. A gateway, and a user on whose behalf it acts, has no role that decides."""
+    roles = frozenset[str]() if caller.is_gateway else caller.roles
+    return Decider(caller.user_id, roles, caller.name, credential=caller.credential)
 
 
 def decisions_per_minute(services: Services, caller: Principal) -> int | None:
@@ -298,7 +301,11 @@ async def reissue(
 
 @verbs_router.post("/{approval_id}/claim")
 async def claim(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
+    services: ServicesDep,
+    caller: DecidingCaller,
+    approval_id: ApprovalId,
+    body: ClaimBody | None = None,
+    key: Key = None,
 ) -> JSONResponse:
     """Claims a request, so that no other reviewer can decide while you review it. A claim expires on its own; claim
     again to extend it."""
@@ -312,7 +319,11 @@ async def claim(
 
 @verbs_router.post("/{approval_id}/release")
 async def release(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ReleaseBody | None = None, key: Key = None
+    services: ServicesDep,
+    caller: DecidingCaller,
+    approval_id: ApprovalId,
+    body: ReleaseBody | None = None,
+    key: Key = None,
 ) -> JSONResponse:
     """Releases a claim before it expires. An admin can release any claim."""
 
@@ -324,7 +335,7 @@ async def release(
 
 @verbs_router.post("/{approval_id}/reassign")
 async def reassign(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: ReassignBody, key: Key = None
+    services: ServicesDep, caller: DecidingCaller, approval_id: ApprovalId, body: ReassignBody, key: Key = None
 ) -> JSONResponse:
     """Assigns the request to a reviewer who can decide on it. That user replaces a named reviewer who reassigns."""
 
@@ -336,7 +347,11 @@ async def reassign(
 
 @verbs_router.post("/{approval_id}/escalate")
 async def escalate(
-    services: ServicesDep, caller: Caller, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
+    services: ServicesDep,
+    caller: DecidingCaller,
+    approval_id: ApprovalId,
+    body: CommentBody | None = None,
+    key: Key = None,
 ) -> JSONResponse:
     """Escalates the request to the role that its policy names. A request can be escalated once."""
     request_body = body or CommentBody()
@@ -373,7 +388,7 @@ bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 
 
 @bulk_router.post("/decisions")
-async def decide_many(services: ServicesDep, caller: Caller, body: ManyBody, key: Key = None) -> JSONResponse:
+async def decide_many(services: ServicesDep, caller: DecidingCaller, body: ManyBody, key: Key = None) -> JSONResponse:
     """Approves or rejects up to 100 requests. Only low-risk calls of one tool can be approved together. Any request can
     be rejected, with a reason."""
     digest = digest_of(body.model_dump(mode="json"))
@@ -485,7 +500,7 @@ def _delegation_id(delegation_id: Annotated[str, Path(description="Id of the del
 
 
 @delegations_router.post("", status_code=201)
-async def add(services: ServicesDep, caller: Caller, body: DelegationBody, key: Key = None) -> JSONResponse:
+async def add(services: ServicesDep, caller: DecidingCaller, body: DelegationBody, key: Key = None) -> JSONResponse:
     """Delegates your decisions to another user until a given time, at most 90 days ahead. The delegate cannot decide on
     requests that either of you made, and must have the required role, too. A delegation lets the delegate act for you
     as a named reviewer or assignee; it never passes on a role."""
@@ -503,7 +518,7 @@ async def add(services: ServicesDep, caller: Caller, body: DelegationBody, key: 
 @delegations_router.get("")
 async def list_delegations(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     all_users: Annotated[bool, Query(alias="all", description="All users' delegations; admin only")] = False,
     limit: Limit = MAX_LISTED,
     cursor: Cursor = None,
@@ -519,7 +534,7 @@ async def list_delegations(
 
 @delegations_router.delete("/{delegation_id}", status_code=204)
 async def remove(
-    services: ServicesDep, caller: Caller, delegation_id: Annotated[str, Depends(_delegation_id)]
+    services: ServicesDep, caller: DecidingCaller, delegation_id: Annotated[str, Depends(_delegation_id)]
 ) -> Response:
     """Ends one of your delegations at once; an admin can end any. Decisions that were made under it remain valid."""
     async with services.db.transaction(caller.tenant_id) as tx:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Caller, ServicesDep
+from perdure.api.auth import Caller, DecidingCaller, ServicesDep, SubjectCaller
 from perdure.api.idempotency import Key, run_once
 from perdure.api.request_bodies import Cursor, Limit, SettleBody
 from perdure.api.routes.approvals import decider_of
@@ -24,7 +24,7 @@ EffectKey = Annotated[str, Path(max_length=100, description="Key of the effect")
 @router.get("", operation_id="listed_v1_effects_get")
 async def list_effects(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     state: Annotated[CallState | None, Query(description="Only effects in this state")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -46,7 +46,7 @@ async def get_effect(services: ServicesDep, caller: Caller, effect_key: EffectKe
 
 @router.post("/{effect_key}/settle")
 async def settle(
-    services: ServicesDep, caller: Caller, effect_key: EffectKey, body: SettleBody, key: Key = None
+    services: ServicesDep, caller: DecidingCaller, effect_key: EffectKey, body: SettleBody, key: Key = None
 ) -> JSONResponse:
     """Records the outcome of an effect whose outcome is unknown; its turn then continues."""
     settled_turns: list[TurnAddress] = []

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Caller, Principal, ServicesDep
+from perdure.api.auth import Caller, DecidingCaller, Principal, ServicesDep, SubjectCaller
 from perdure.api.idempotency import Key, run_once
 from perdure.api.request_bodies import Cursor, Limit, as_uuid
 from perdure.api.routes.memory_bodies import (
@@ -75,7 +75,7 @@ async def archive(
 @documents_router.get("/documents")
 async def list_documents(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     scope: Annotated[Scope | None, Query(description="Only documents of this scope")] = None,
     conversation_id: Annotated[str | None, Query(max_length=100, description="Also those of this conversation")] = None,
     prefix: Annotated[str, Query(max_length=200, description="Only documents whose path begins so")] = "",
@@ -99,7 +99,7 @@ async def list_documents(
 
 
 @documents_router.post("/documents", status_code=201)
-async def create(services: ServicesDep, caller: Caller, body: NewDocument, key: Key = None) -> JSONResponse:
+async def create(services: ServicesDep, caller: SubjectCaller, body: NewDocument, key: Key = None) -> JSONResponse:
     """Creates a document. The workspace scope requires the role admin."""
     conversation_id = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
     draft = Draft(
@@ -115,7 +115,7 @@ async def create(services: ServicesDep, caller: Caller, body: NewDocument, key: 
 
 
 @documents_router.post("/documents/search")
-async def find(services: ServicesDep, caller: Caller, body: DocumentSearchBody) -> dict[str, object]:
+async def find(services: ServicesDep, caller: SubjectCaller, body: DocumentSearchBody) -> dict[str, object]:
     """Searches documents. Returns the best matches with an escaped excerpt and a score, best first."""
     conversation_uuid = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
     question = Question(body.query, caller.user_id, conversation_uuid, body.scope)
@@ -136,7 +136,7 @@ async def find(services: ServicesDep, caller: Caller, body: DocumentSearchBody) 
 
 
 @documents_router.get("/documents/{document_id}")
-async def get_document(services: ServicesDep, caller: Caller, document_id: DocumentId) -> dict[str, object]:
+async def get_document(services: ServicesDep, caller: SubjectCaller, document_id: DocumentId) -> dict[str, object]:
     """Returns a document with its text. The text is null if the version was redacted."""
     async with services.db.transaction(caller.tenant_id) as tx:
         document = await documents_reading.get_document(tx, document_id, caller.user_id)
@@ -144,7 +144,9 @@ async def get_document(services: ServicesDep, caller: Caller, document_id: Docum
 
 
 @documents_router.put("/documents/{document_id}")
-async def update(services: ServicesDep, caller: Caller, document_id: DocumentId, body: UpdateBody) -> dict[str, object]:
+async def update(
+    services: ServicesDep, caller: SubjectCaller, document_id: DocumentId, body: UpdateBody
+) -> dict[str, object]:
     """Adds a version with this text. Returns 409 `memory_conflict` if the document changed since you read it."""
     async with services.db.transaction(caller.tenant_id) as tx:
         document = await documents_reading.get_document(tx, document_id, caller.user_id, lock=True)
@@ -164,7 +166,9 @@ async def update(services: ServicesDep, caller: Caller, document_id: DocumentId,
 
 
 @documents_router.patch("/documents/{document_id}")
-async def patch(services: ServicesDep, caller: Caller, document_id: DocumentId, body: PatchBody) -> dict[str, object]:
+async def patch(
+    services: ServicesDep, caller: SubjectCaller, document_id: DocumentId, body: PatchBody
+) -> dict[str, object]:
     """Adds a version with these replacements. Returns 409 `memory_conflict` if the document changed since you read
     it."""
     edits = [Edit(edit.find, edit.replace) for edit in body.edits]
@@ -178,7 +182,7 @@ async def patch(services: ServicesDep, caller: Caller, document_id: DocumentId, 
 
 
 @documents_router.delete("/documents/{document_id}", status_code=204)
-async def delete(services: ServicesDep, caller: Caller, document_id: DocumentId) -> Response:
+async def delete(services: ServicesDep, caller: SubjectCaller, document_id: DocumentId) -> Response:
     """Deletes a document; its versions are kept. Requires the role admin."""
     caller.require_role(ADMIN)
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -188,7 +192,7 @@ async def delete(services: ServicesDep, caller: Caller, document_id: DocumentId)
 
 @documents_router.get("/documents/{document_id}/versions")
 async def versions(
-    services: ServicesDep, caller: Caller, document_id: DocumentId, limit: Limit = 50
+    services: ServicesDep, caller: SubjectCaller, document_id: DocumentId, limit: Limit = 50
 ) -> dict[str, object]:
     """Lists the versions of a document without their texts, newest first."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -198,7 +202,7 @@ async def versions(
 
 @documents_router.get("/documents/{document_id}/versions/{version_id}")
 async def version(
-    services: ServicesDep, caller: Caller, document_id: DocumentId, version_id: VersionId
+    services: ServicesDep, caller: SubjectCaller, document_id: DocumentId, version_id: VersionId
 ) -> dict[str, object]:
     """Returns one version with its text."""
     async with services.db.transaction(caller.tenant_id) as tx:
@@ -260,7 +264,7 @@ PromotionId = Annotated[str, Depends(_promotion_id)]
 
 
 @promotions_router.post("", status_code=201)
-async def propose(services: ServicesDep, caller: Caller, body: ProposalBody, key: Key = None) -> JSONResponse:
+async def propose(services: ServicesDep, caller: SubjectCaller, body: ProposalBody, key: Key = None) -> JSONResponse:
     """Proposes a document for shared memory. Nothing changes until an administrator approves it."""
     document_id = as_uuid(body.document_id, "document")
     target = Target(body.store, body.path, body.risk)
@@ -281,7 +285,7 @@ async def propose(services: ServicesDep, caller: Caller, body: ProposalBody, key
 @promotions_router.get("")
 async def list_promotions(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     status: Annotated[PromotionState | None, Query(description="Only proposals in this state")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -295,7 +299,7 @@ async def list_promotions(
 
 
 @promotions_router.get("/{promotion_id}")
-async def get_promotion(services: ServicesDep, caller: Caller, promotion_id: PromotionId) -> dict[str, object]:
+async def get_promotion(services: ServicesDep, caller: SubjectCaller, promotion_id: PromotionId) -> dict[str, object]:
     """Returns one promotion with the proposed text."""
     async with services.db.transaction(caller.tenant_id) as tx:
         return await documents_promotions.get_promotion(tx, promotion_id, _proposer_filter(caller))
@@ -303,7 +307,11 @@ async def get_promotion(services: ServicesDep, caller: Caller, promotion_id: Pro
 
 @promotions_router.post("/{promotion_id}/decision")
 async def decide(
-    services: ServicesDep, caller: Caller, promotion_id: PromotionId, body: PromotionDecisionBody, key: Key = None
+    services: ServicesDep,
+    caller: DecidingCaller,
+    promotion_id: PromotionId,
+    body: PromotionDecisionBody,
+    key: Key = None,
 ) -> JSONResponse:
     """Approves or rejects a promotion once; `digest` is that of the text that you read. Requires the role admin; the
     proposer cannot decide."""

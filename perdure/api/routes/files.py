@@ -7,7 +7,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from perdure.api.auth import Caller, ServicesDep
+from perdure.api.auth import Caller, ServicesDep, SubjectCaller
 from perdure.api.idempotency import Key, run_once
 from perdure.api.request_bodies import ConversationId, Cursor, FileBody, FileId, Limit, as_uuid
 from perdure.api.services import Services
@@ -107,7 +107,7 @@ async def delete(services: ServicesDep, caller: Caller, file_id: FileId) -> Resp
 @router.get("/usage")
 async def usage(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     conversation: Annotated[str | None, Query(description="Also the usage of this conversation")] = None,
 ) -> dict[str, object]:
     """Returns your storage usage and quota in bytes. `conversation` adds those of a conversation; an administrator also

@@ -23,7 +23,9 @@ from perdure.api.idempotency import Key, run_once
 from perdure.api.middleware import form_token
 from perdure.api.oidc import Provider
 from perdure.api.request_bodies import (
+    Cursor,
     InviteBody,
+    Limit,
     LoginBody,
     MemberBody,
     NewUser,
@@ -42,7 +44,7 @@ from perdure.core.passwords import DEVICE
 from perdure.core.request_origin import is_foreign, local_path
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note
-from perdure.store.identity import erasure, registration, users
+from perdure.store.identity import erasure, registration, subjects, users
 from perdure.store.identity import sign_in as sign_in_store
 from perdure.store.identity.registration import Invitation
 from perdure.store.identity.sign_in import Session
@@ -401,7 +403,7 @@ async def leave(services: ServicesDep, request: Request, caller: Visitor) -> Red
 
 
 team_router = APIRouter(prefix="/v1/team", tags=["team"])
-Name = Annotated[str, Path(max_length=100, description="Name of the user")]
+Name = Annotated[str, Path(max_length=128, description="Name of the user")]
 
 
 @team_router.get("")
@@ -459,14 +461,27 @@ async def _invitation_response(tx: Connection, name: str, caller: Principal, mad
 
 
 users_router = APIRouter(prefix="/v1", tags=["users"])
+SUBJECTS_PAGE_LIMIT = 200
 
 
 @users_router.get("/users")
-async def list_users(services: ServicesDep, caller: Caller) -> dict[str, object]:
-    """Lists all users."""
+async def list_users(
+    services: ServicesDep,
+    caller: Caller,
+    gateway: Annotated[str | None, Query(max_length=63, description="The subjects of this gateway instead")] = None,
+    limit: Limit = SUBJECTS_PAGE_LIMIT,
+    cursor: Cursor = None,
+) -> dict[str, object]:
+    """Lists all users. With `gateway`, lists the subjects on whose behalf this user acts, newest first, in pages."""
     caller.require_role("admin")
+    following = None
     async with services.db.transaction(caller.tenant_id) as tx:
-        return {"items": [asdict(user) for user in await users.list_users(tx)], "next": None}
+        if gateway is None:
+            found = await users.list_users(tx)
+        else:
+            max_items = min(limit, SUBJECTS_PAGE_LIMIT)
+            found, following = await subjects.list_subjects(tx, gateway, max_items, cursor)
+    return {"items": [asdict(user) for user in found], "next": following}
 
 
 @users_router.post("/users", status_code=201)
@@ -493,10 +508,21 @@ async def roles(services: ServicesDep, caller: Caller, name: Name, body: RolesBo
 
 
 @users_router.delete("/users/{name}/data")
-async def erase(services: ServicesDep, caller: Caller, name: Name) -> dict[str, object]:
-    """Permanently erases everything that a user wrote; the audit trail keeps what happened. If interrupted, repeat the
+async def erase(
+    services: ServicesDep,
+    caller: Caller,
+    name: Name,
+    subject: Annotated[
+        str | None, Query(max_length=400, description="Erases this subject of the gateway, not the gateway")
+    ] = None,
+) -> dict[str, object]:
+    """Permanently erases everything that a user wrote; the audit trail keeps what happened. `name` can also be the id
+    of a gateway's subject. A gateway is erased after its subjects (409 `subjects_left`). If interrupted, repeat the
     request to continue."""
     caller.require_role("admin")
+    if subject is not None:
+        async with services.db.transaction(caller.tenant_id) as tx:
+            name = await subjects.name_of_subject(tx, name, subject)
     histories = partial(delete_histories, services.notifier.client)
     return await erasure.erase(services.db, caller.tenant_id, name, caller.user_id, services.live, histories)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Caller, ServicesDep
+from perdure.api.auth import Caller, ServicesDep, SubjectCaller
 from perdure.api.idempotency import Key, run_once
 from perdure.api.request_bodies import ConversationId, Cursor, EntityId, Limit, as_uuid
 from perdure.api.routes.memory_bodies import MAX_EPISODES, EpisodeBody, FieldsBody, SearchBody
@@ -66,7 +66,7 @@ async def clear(
 
 
 @memory_router.post("/episodic", status_code=201)
-async def keep(services: ServicesDep, caller: Caller, body: EpisodeBody, key: Key = None) -> JSONResponse:
+async def keep(services: ServicesDep, caller: SubjectCaller, body: EpisodeBody, key: Key = None) -> JSONResponse:
     """Stores a summary of your conversation as an episode. Agents with episodic memory do this after each completed
     turn."""
     conversation_id = as_uuid(body.conversation_id, "conversation")
@@ -81,7 +81,7 @@ async def keep(services: ServicesDep, caller: Caller, body: EpisodeBody, key: Ke
 
 
 @memory_router.post("/episodic/search")
-async def search(services: ServicesDep, caller: Caller, body: SearchBody) -> dict[str, object]:
+async def search(services: ServicesDep, caller: SubjectCaller, body: SearchBody) -> dict[str, object]:
     """Searches your episodes with an agent. `by` names the method: embeddings (cosine) or full text."""
     embedded = await query_vector(services.embedder, body.query)
     vector = Vector(*embedded) if embedded is not None else None
@@ -94,7 +94,7 @@ async def search(services: ServicesDep, caller: Caller, body: SearchBody) -> dic
 @memory_router.get("/episodic")
 async def list_episodes(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     conversation_id: Annotated[str, Query(description="Only summaries of this conversation")],
     limit: Annotated[int, Query(ge=1, description=f"Values above {MAX_LISTED} are reduced to {MAX_LISTED}")] = 20,
     cursor: Cursor = None,

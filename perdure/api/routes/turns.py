@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
-from perdure.api.auth import Caller, Principal, ServicesDep
+from perdure.api.auth import Authenticated, Caller, DecidingCaller, Principal, ServicesDep, SubjectCaller, on_behalf_of
 from perdure.api.health import TURNS_STARTED
 from perdure.api.idempotency import Key, run_once
 from perdure.api.request_bodies import (
@@ -20,6 +20,7 @@ from perdure.api.request_bodies import (
     Limit,
     NewConversation,
     NewTurnBody,
+    OnBehalfOf,
     QuestionId,
     RaiseBody,
     TurnId,
@@ -54,7 +55,7 @@ WAIT_SECONDS = 120.0
 @turns_router.post("/conversations/{conversation_id}/turns", status_code=202)
 async def start(
     services: ServicesDep,
-    caller: Caller,
+    authenticated: Authenticated,
     conversation_id: ConversationId,
     body: NewTurnBody,
     wait: Annotated[
@@ -65,6 +66,7 @@ async def start(
     """Starts a turn, or adds the message to the open turn. 202 means that the turn is stored durably. With `wait`,
     returns 200 with the turn if it ends or pauses in time. A message with the agent's safety keywords that would be
     queued or rejected is answered at once with status `completed`."""
+    caller = await _user_of(services, authenticated, body.on_behalf_of)
     started_agent, replaced_turn = None, None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
@@ -87,6 +89,11 @@ async def start(
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     services.live.wake(conversation_id)
     return await wait_for_result(services, caller, answer, wait)
+
+
+async def _user_of(services: Services, caller: Principal, given: OnBehalfOf | None) -> Principal:
+    """Returns the user for whom a body is sent. Without `on_behalf_of`, a gateway acts for itself."""
+    return caller if given is None else await on_behalf_of(services, caller, given.subject, given.name)
 
 
 def _new_turn(services: Services, caller: Principal, conversation_id: str, body: NewTurnBody) -> turns.NewTurn:
@@ -130,7 +137,7 @@ async def wait_for_result(services: Services, caller: Principal, answer: JSONRes
 @turns_router.get("/turns")
 async def list_turns(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     status: Annotated[TurnStatus | None, Query(description="Only turns with this status")] = None,
     agent: Annotated[str | None, Query(max_length=64, description="Only turns of this agent")] = None,
     conversation: Annotated[str | None, Query(description="Only turns of this conversation")] = None,
@@ -223,8 +230,11 @@ conversations_router = APIRouter(prefix="/v1/conversations", tags=["conversation
 
 
 @conversations_router.post("", status_code=201)
-async def create(services: ServicesDep, caller: Caller, body: NewConversation, key: Key = None) -> JSONResponse:
+async def create(
+    services: ServicesDep, authenticated: Authenticated, body: NewConversation, key: Key = None
+) -> JSONResponse:
     """Creates a conversation with an agent."""
+    caller = await _user_of(services, authenticated, body.on_behalf_of)
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await agents.current_agent(tx, body.agent)
@@ -242,7 +252,7 @@ async def create(services: ServicesDep, caller: Caller, body: NewConversation, k
 @conversations_router.get("")
 async def list_conversations(
     services: ServicesDep,
-    caller: Caller,
+    caller: SubjectCaller,
     limit: Limit = 20,
     cursor: Cursor = None,
     title: Annotated[
@@ -362,7 +372,7 @@ limits_router = APIRouter(prefix="/v1", tags=["turns"])
 
 @limits_router.post("/turns/{turn_id}/limits")
 async def limits(
-    services: ServicesDep, caller: Caller, turn_id: TurnId, body: RaiseBody, key: Key = None
+    services: ServicesDep, caller: DecidingCaller, turn_id: TurnId, body: RaiseBody, key: Key = None
 ) -> JSONResponse:
     """Raises a limit of a turn that is paused at it. The turn continues. A limit cannot be lowered or set below the
     usage."""
@@ -394,9 +404,11 @@ execute_router = APIRouter(prefix="/v1", tags=["turns"])
 
 
 @execute_router.post("/execute")
-async def execute(services: ServicesDep, caller: Caller, body: ExecuteBody, key: Key = None) -> JSONResponse:
+async def execute(
+    services: ServicesDep, authenticated: Authenticated, body: ExecuteBody, key: Key = None
+) -> JSONResponse:
     """Runs a turn and returns its final state; returns 202 if it is still running after two minutes."""
-
+    caller = await _user_of(services, authenticated, body.on_behalf_of)
     started_agent = None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:

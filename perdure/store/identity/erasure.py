@@ -75,6 +75,16 @@ async def check_no_open_work(tx: Connection, user_id: str) -> None:
         )
 
 
+_FIND = """
+SELECT id, name FROM users WHERE name = $1 OR (gateway_id IS NOT NULL AND id::text = $1)
+ORDER BY name = $1 DESC LIMIT 1 FOR UPDATE
+"""
+_SUBJECTS = "SELECT name FROM users WHERE gateway_id = $1 AND subject IS NOT NULL ORDER BY id LIMIT 20"
+_FORGET = """
+UPDATE users SET name = $2, display_name = '', subject = NULL WHERE id = $1 RETURNING gateway_id IS NOT NULL
+"""
+
+
 class Step(NamedTuple):
     """A kind of row and the statement that erases a chunk of it. The statement finds no row when it is done. The steps
     cover the user's conversations with all data of their turns. The tenant's entities, prompts in use and counts
@@ -419,14 +429,14 @@ async def erase(
     live: LiveTokens | None = None,
     histories: Histories | None = None,
 ) -> dict[str, object]:
-    """Erases the user with this name. Returns the pseudonym and the number of erased rows per table. The name cannot be
-    used again.
+    """Erases the user with this name, or the subject of a gateway with this name or id. Returns the pseudonym and the
+    number of erased rows per table. The name cannot be used again, except for a subject, which is then a new user.
 
     `live` stores the live tokens; without it they expire within an hour. `histories` deletes what workflows passed
     between activities; without it those histories remain until their retention ends.
 
-    Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`. If it raises or is
-    interrupted, nothing is lost: the caller can repeat the request.
+    Raises: CallerError 404 `user_not_found`, 409 `own_data`, `subjects_left`, `turns_open`, `effects_unsettled`. If it
+    raises or is interrupted, nothing is lost: the caller can repeat the request.
     """
     async with db.transaction(tenant_id) as tx:
         erasure = await _begin(tx, name, actor)
@@ -459,17 +469,34 @@ async def _delete_histories(
 
 
 async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
-    row = await tx.fetchrow("SELECT id FROM users WHERE name = $1 FOR UPDATE", name)
+    row = await tx.fetchrow(_FIND, name)
     if row is None:
         raise CallerError("user_not_found", "User not found", status=404)
-    user_id = str(row["id"])
+    user_id, name = str(row["id"]), row["name"]
     if user_id == actor:
         raise CallerError("own_data", "You cannot erase yourself; ask another administrator", status=409)
+    await _refuse_gateway(tx, user_id)
     await check_no_open_work(tx, user_id)
     await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
     await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
     begun = Erasure(user_id, name, 0, also=tuple(await announced_rows(tx, user_id)))
     return await _announce(tx, begun, actor, again=False)
+
+
+async def _refuse_gateway(tx: Connection, user_id: str) -> None:
+    """Checks that no subject of this user is left. They are other people, whose texts are not erased by mistake.
+
+    Raises: CallerError 409 `subjects_left`.
+    """
+    left = [row["name"] for row in await tx.fetch(_SUBJECTS, user_id)]
+    if left:
+        raise CallerError(
+            "subjects_left",
+            f"The user is a gateway and still has subjects; erase each of them first, such as {left[0]}, or close the "
+            "gateway's account",
+            {"subjects": left},
+            status=409,
+        )
 
 
 async def _announce(tx: Connection, erasure: Erasure, actor: str, *, again: bool) -> Erasure:
@@ -503,8 +530,9 @@ async def _end_erasure(
     await check_no_open_work(tx, erasure.user_id)
     erasure = await _announce(tx, erasure, actor, again=True)
     await _run_steps(tx, (*OWN_STEPS, *OTHER_USERS_STEPS), erasure, erased)
-    await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
-    await retire(tx, erasure.name, actor)
+    is_subject = await tx.fetchval(_FORGET, erasure.user_id, erasure.pseudonym)
+    if not is_subject:  # The same subject can come again as a new user. It appears in no policy or list.
+        await retire(tx, erasure.name, actor)
     counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}, "histories": histories}
     await audit.record(tx, ERASURE_DONE, erasure.user_id, counts, actor=actor, turn_id=None)
 

@@ -309,8 +309,9 @@ async def invite(tx: Connection, name: str, actor: str, credential: Credential, 
 
     The user sets a password with the token, once, within 7 days.
 
-    Raises: CallerError 404 `user_not_found`.
+    Raises: CallerError 404 `user_not_found`; 409 `user_of_gateway`.
     """
+    await users.refuse_subject(tx, name)
     user_id = await tx.fetchval("SELECT id FROM users WHERE name = $1 AND disabled_at IS NULL", name)
     if user_id is None:
         raise CallerError("user_not_found", "User not found", status=404)

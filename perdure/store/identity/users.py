@@ -28,11 +28,13 @@ class User:
     name: str
     display_name: str
     roles: tuple[str, ...]
+    subject: str | None = None
+    """The subject as its gateway sends it; None for users who are no subject."""
 
 
 async def list_users(tx: Connection) -> list[User]:
-    """Returns all active users, sorted by name."""
-    rows = await tx.fetch("SELECT * FROM users WHERE disabled_at IS NULL ORDER BY name")
+    """Returns all active users, sorted by name, without the subjects of gateways."""
+    rows = await tx.fetch("SELECT * FROM users WHERE disabled_at IS NULL AND gateway_id IS NULL ORDER BY name")
     return [_read_user(row) for row in rows]
 
 
@@ -89,8 +91,10 @@ async def set_roles(
 ) -> User:
     """Sets exactly these roles for a user. `credential` is what the actor signed in with.
 
-    Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would remove their own admin role.
+    Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would remove their own admin role,
+    `user_of_gateway`.
     """
+    await refuse_subject(tx, name)
     row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
     user = _require_user(row)
     if user.id == actor and "admin" not in roles:
@@ -104,8 +108,9 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str, credenti
     """Creates a token for a user and returns it. Only its hash is stored. `credential` is what the actor signed in
     with.
 
-    Raises: CallerError 404 `user_not_found`; 422 `label_reserved`.
+    Raises: CallerError 404 `user_not_found`; 409 `user_of_gateway`; 422 `label_reserved`.
     """
+    await refuse_subject(tx, name)
     if label == LOCAL:
         why = f"The label `{LOCAL}` is for the tokens that perdure/apps/bootstrap.py creates; choose another one"
         raise CallerError("label_reserved", why, {"label": label}, status=422)
@@ -123,6 +128,20 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str, credenti
     return token
 
 
+async def refuse_subject(tx: Connection, name: str) -> None:
+    """Checks that a user can have credentials and roles. A subject acts only through its gateway.
+
+    Raises: CallerError 409 `user_of_gateway`.
+    """
+    if await tx.fetchval("SELECT gateway_id IS NOT NULL FROM users WHERE name = $1", name):
+        raise CallerError(
+            "user_of_gateway",
+            "This user acts only through its gateway, and cannot get tokens, passwords, invitations or other roles",
+            {"name": name},
+            status=409,
+        )
+
+
 def own_account() -> CallerError:
     """Returns the error that keeps administrators from leaving a tenant without an administrator by mistake."""
     return CallerError(
@@ -137,7 +156,7 @@ def _require_user(row: asyncpg.Record | None) -> User:
 
 
 def _read_user(row: asyncpg.Record) -> User:
-    return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]))
+    return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]), row["subject"])
 
 
 KIND = "user.name_retired"
@@ -197,8 +216,8 @@ class Member:
 
 
 async def list_members(tx: Connection) -> list[Member]:
-    """Returns all users of the tenant that are not erased, sorted by name."""
-    return [_read_member(row) for row in await tx.fetch(f"{_MEMBERS} ORDER BY u.name")]
+    """Returns all users of the tenant that are not erased, sorted by name, without the subjects of gateways."""
+    return [_read_member(row) for row in await tx.fetch(f"{_MEMBERS} AND u.gateway_id IS NULL ORDER BY u.name")]
 
 
 async def get_member(tx: Connection, name: str) -> Member:
@@ -227,7 +246,7 @@ async def change_member(
     Accounts are closed and reopened, never deleted.
 
     Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would close their account or remove
-    their admin role.
+    their admin role, `user_of_gateway`.
     """
     member = await get_member(tx, name)
     if member.id == actor and active is False:
