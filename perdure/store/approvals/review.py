@@ -42,7 +42,9 @@ from perdure.store.database import Connection
 from perdure.store.identity.origins import Accounts, read_accounts
 
 _DELEGATIONS = """
-(SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles', u.roles, 'lent_by',
+(SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles',
+   -- A gateway and its subjects decide nothing, whatever other roles they have.
+   CASE WHEN u.gateway_id IS NULL AND NOT 'gateway' = ANY(u.roles) THEN u.roles ELSE '{{}}' END, 'lent_by',
    -- Lent by several delegations it is lent by the one that most people could not have made.
    (SELECT d.created_by FROM delegations d WHERE d.user_id = u.id AND d.to_user = {user}::uuid AND d.ended_at IS NULL
      AND d.until > clock_timestamp() ORDER BY cardinality(d.created_by) LIMIT 1)) ORDER BY u.name)

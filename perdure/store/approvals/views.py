@@ -75,7 +75,8 @@ SELECT {_APPROVAL_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind,
 {_APPROVAL_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
 CAN_DECIDE = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
-  AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
+  AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL
+    AND m.gateway_id IS NULL AND NOT 'gateway' = ANY(m.roles)))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
     AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)
