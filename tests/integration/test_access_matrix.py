@@ -25,9 +25,10 @@ from tests.integration.test_api_access import routes
 from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import conversation
 
-OWNER, PEER, REVIEWER, ADMIN = "owner", "peer", "reviewer", "admin"
-"""The callers of one tenant: the owner of the objects, another requester, a reviewer, and an administrator."""
-ANYONE = frozenset({OWNER, PEER, REVIEWER, ADMIN})
+OWNER, PEER, REVIEWER, ADMIN, GATEWAY = "owner", "peer", "reviewer", "admin", "gateway"
+"""The callers of one tenant: the owner of the objects, another requester, a reviewer, an administrator, and a gateway
+without a subject."""
+ANYONE = frozenset({OWNER, PEER, REVIEWER, ADMIN, GATEWAY})
 MINE = frozenset({OWNER})
 SEES = frozenset({OWNER, REVIEWER, ADMIN})
 TENANT = frozenset({REVIEWER, ADMIN})
@@ -114,10 +115,10 @@ TABLE: dict[str, Row] = {
     "POST /v1/approvals/{approval_id}/release": Row(TENANT, body(), passes=_DONE),
     "POST /v1/approvals/{approval_id}/reassign": Row(TENANT, body(to="reviewer"), passes=_DONE),
     "POST /v1/approvals/{approval_id}/escalate": Row(TENANT, body(), objects="escalated", passes=_DONE),
-    "POST /v1/approvals/decisions": Row(ANYONE, _items, objects="decided"),
+    "POST /v1/approvals/decisions": Row(ANYONE - {GATEWAY}, _items, objects="decided"),
     "POST /v1/approvals/{approval_id}/preview": Row(TENANT, body(), passes=_DONE),
     "POST /v1/delegations": Row(
-        DECIDES, lambda ids: {"to": "second", "until": ids["until"]}, passes=_DONE, refused=frozenset({422})
+        DECIDES, lambda ids: {"to": "second", "until": ids["until"]}, passes=_DONE, refused=frozenset({403, 422})
     ),
     "GET /v1/delegations": Row(ANYONE),
     "DELETE /v1/delegations/{delegation_id}": Row(TENANT, objects="delegation"),
@@ -328,6 +329,7 @@ async def actors(api: Api, urls: Urls) -> AsyncIterator[Actors]:
     api.app.state.services = replace(api.app.state.services, webhook_hosts=("hooks.example.org",))
     async with AsyncExitStack() as stack:
         tokens = {name: await api.new_user(name, "requester") for name in (OWNER, PEER)}
+        tokens[GATEWAY] = await api.new_user("the-gateway", "gateway")
         tokens |= {role: await api.new_user(f"the-{role}", role) for role in (REVIEWER, ADMIN)}
         await api.new_user("second", "reviewer")
         await api.new_user("member", "requester")

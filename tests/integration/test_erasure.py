@@ -62,6 +62,7 @@ NEUTRAL = {
       passwords.invited_by refresh_tokens.nonce refresh_tokens.successor_sha256 refresh_tokens.token_sha256
       sessions.created_by sessions.how sessions.invited_by sign_in_codes.code_sha256
     """,
+    "only of the subjects of gateways, whose erasure test_on_behalf_of.py checks": "users.subject",
     "kinds, and what a receiver of the operator's answered": """
       messages.joins notices.event notices.problem webhooks.key_id webhooks.url
     """,
