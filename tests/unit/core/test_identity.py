@@ -1,5 +1,6 @@
 """Keys of access tokens, the setup code, passwords, guessing, newcomers and refreshed tokens."""
 
+import json
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from zxcvbn.frequency_lists import FREQUENCY_LISTS
 
 from perdure.contracts.errors import CallerError
 from perdure.core import identity, passwords
+from perdure.core.approvals.decisions import USER_NAME
 from perdure.core.identity import (
     CODE_BYTES,
     MAX_TRIES,
@@ -25,7 +27,9 @@ from perdure.core.identity import (
     code_refusal,
     code_sha256,
     format_code,
+    is_subject,
     seconds_to_wait,
+    subject_name,
 )
 from perdure.core.passwords import ACCOUNT, PLACE, GuessRate, GuessTally, own_names, password_weakness, wait_left
 from tests.scale import sized
@@ -252,3 +256,29 @@ def test_no_password_takes_long_to_check(password: str) -> None:
 @given(st.text(min_size=1, max_size=200))
 def test_any_text_can_be_checked_as_a_password(password: str) -> None:
     assert password_weakness(password, MARIA) is None or password_weakness(password, MARIA)
+
+
+GATEWAYS = st.from_regex(r"[a-z][a-z0-9._-]{0,62}", fullmatch=True)
+SUBJECTS = st.text(min_size=1, max_size=200).filter(is_subject)
+
+
+@given(GATEWAYS, SUBJECTS, GATEWAYS, SUBJECTS)
+def test_two_subjects_have_two_names_that_no_user_can_choose(
+    gateway: str, subject: str, other_gateway: str, other: str
+) -> None:
+    name = subject_name(gateway, subject)
+    assert len(name) <= 121 and name == subject_name(gateway, subject)
+    assert json.dumps(name) == f'"{name}"', "an erasure finds it in JSON text"
+    assert not re.fullmatch(USER_NAME, name)
+    assert (name == subject_name(other_gateway, other)) == ((gateway, subject) == (other_gateway, other))
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("a", True), ("Ünal / 7", True), ("x" * 200, True), ("x" * 201, False), ("", False), (" ", False),
+        ("a\nb", False), ("a\u200bb", False), ("a\u0000", False), ("a\u202eb", False),
+    ],
+)  # fmt: skip
+def test_a_subject_can_be_read(text: str, valid: bool) -> None:
+    assert is_subject(text) is valid
