@@ -375,7 +375,7 @@ def uses_tls(services: Services, scope: Scope) -> bool:
 Caller = Annotated[Principal, Depends(owner_of_path)]
 """The user for whom a request acts."""
 SubjectCaller = Annotated[Principal, Depends(subject_of_query)]
-"""The same, on paths without the id of an object that has an owner."""
+"""The user for whom a request acts, on paths without the id of an object that has an owner."""
 DecidingCaller = Annotated[Principal, Depends(deciding_caller)]
 """The user of a decision, a settlement or a delegation."""
 CallerOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]

@@ -140,7 +140,7 @@ class OnBehalfOf(Body):
     `on_behalf_of_not_allowed`."""
 
     subject: Annotated[str, Field(max_length=MAX_SUBJECT_CHARACTERS), AfterValidator(_check_subject)]
-    """The gateway's own id of the person, such as an account number. Each subject is a user of its own."""
+    """The gateway's own id of the person, such as an account number. Each subject is a separate user."""
     name: Annotated[str, Field(max_length=100), AfterValidator(_check_printable)] = ""
     """The name that models and reviewers see. Empty leaves it unchanged."""
     role: Literal["requester"] = "requester"

@@ -15,7 +15,7 @@ class User(Answer):
     name: str
     roles: list[str] = []
     subject: str | None = None
-    """The subject as its gateway sends it; None for users who are no subject."""
+    """The subject as its gateway sends it; None for other users."""
 
 
 class Token(Answer):

@@ -1,4 +1,4 @@
-"""Subjects: people on whose behalf a gateway user acts. Each is a user of its own, without credentials.
+"""Subjects: people on whose behalf a gateway user acts. Each is a separate user without credentials.
 
 The key is the gateway user and the subject's text. Two subjects of one gateway are two users in every respect, and the
 same text through another gateway is another user.

@@ -29,7 +29,7 @@ class User:
     display_name: str
     roles: tuple[str, ...]
     subject: str | None = None
-    """The subject as its gateway sends it; None for users who are no subject."""
+    """The subject as its gateway sends it; None for other users."""
 
 
 async def list_users(tx: Connection) -> list[User]:
@@ -136,7 +136,7 @@ async def refuse_subject(tx: Connection, name: str) -> None:
     if await tx.fetchval("SELECT gateway_id IS NOT NULL FROM users WHERE name = $1", name):
         raise CallerError(
             "user_of_gateway",
-            "This user acts only through its gateway, and cannot get tokens, passwords, invitations or other roles",
+            "This user acts only through its gateway; it has no tokens, passwords or invitations, and its role is fixed",
             {"name": name},
             status=409,
         )

@@ -1,4 +1,4 @@
--- A gateway user acts on behalf of subjects. Each subject is a user of its own without credentials. An erasure clears
+-- A gateway user acts on behalf of subjects. Each subject is a separate user without credentials. An erasure clears
 -- `subject`, so that the same text later names a new user.
 SET LOCAL search_path = perdure;
 
