@@ -136,7 +136,7 @@ async def refuse_subject(tx: Connection, name: str) -> None:
     if await tx.fetchval("SELECT gateway_id IS NOT NULL FROM users WHERE name = $1", name):
         raise CallerError(
             "user_of_gateway",
-            "This user acts only through its gateway; it has no tokens, passwords or invitations, and its role is fixed",
+            "This user acts only through its gateway; it has no tokens, passwords or invitations, and one fixed role",
             {"name": name},
             status=409,
         )
