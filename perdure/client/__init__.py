@@ -14,6 +14,7 @@ from perdure.client.asynchronous import AsyncClient
 from perdure.client.connection import Event
 from perdure.client.requests import ApiError
 from perdure.client.sync import Client
+from perdure.client.turns import OnBehalfOf
 from perdure.schemas.agents import (
     Agent,
     AgentTool,
@@ -90,6 +91,7 @@ __all__ = [
     "Message",
     "Metrics",
     "ModelUse",
+    "OnBehalfOf",
     "OwnDecision",
     "Page",
     "PromptVersion",

@@ -37,19 +37,19 @@ def list_approvals(
     mine: bool | None = None,
     expiring_seconds: int | None = None,
     brief: bool | None = None,
+    on_behalf_of: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Approval]]:
-    """Returns approvals, newest first.
+    """Returns approvals, newest first. A gateway can name one of its subjects.
 
     `mine` selects those on which the caller can decide, `assignee` those of a user, by name. With `brief`, the
     arguments and other long fields are omitted.
     """
     filters = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
     further_filters = {"kind": kind, "risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
-    return get(
-        path("approvals"), parsed_as(Page[Approval]), {**filters, **further_filters, "limit": limit, "cursor": cursor}
-    )
+    page = {"on_behalf_of": on_behalf_of, "limit": limit, "cursor": cursor}
+    return get(path("approvals"), parsed_as(Page[Approval]), {**filters, **further_filters, **page})
 
 
 def preview(approval_id: str) -> Call[Approval]:

@@ -8,8 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
+from perdure.api.auth import has_same_access, on_behalf_of, token_principal
 from perdure.client import AsyncClient, Client
+from perdure.core.approvals.decisions import Decider
 from perdure.store import agents
+from perdure.store.approvals.review import with_delegations
 from perdure.store.database import new_id
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_approvals import final_turn
@@ -208,6 +211,9 @@ async def test_a_gateway_decides_nothing_for_itself_or_a_subject_with_any_other_
     shown = (await callers["chief"].client.get(f"/v1/approvals/{approval}")).json()
     mine = (await callers["chief"].client.get("/v1/approvals", params={"mine": True})).json()["items"]
     assert (shown["allowed_decisions"], mine) == ([], []) and shown["requested_by"] == "portal:anna@example.org"
+    async with api.db.transaction("local") as tx:  # also if a route forgot it
+        for row in await tx.fetch("SELECT id::text, roles FROM users WHERE name = 'chief' OR gateway_id IS NOT NULL"):
+            assert (await with_delegations(tx, Decider(row["id"], frozenset(row["roles"])))).roles == frozenset()
     decisions = (await reviewer.get(f"/v1/approvals/{approval}")).json()["allowed_decisions"]
     assert "approve" in decisions
 
@@ -298,8 +304,11 @@ async def test_a_subject_has_no_credentials_and_no_other_role(
     listed = await pages(admin, "/v1/users", 2, gateway="portal")
     assert {each["subject"] for each in listed} >= {ANNA["subject"], BERT["subject"]}
     assert name not in {each["name"] for each in (await admin.get("/v1/team")).json()["items"]}
+    token = callers["anna"].client.headers["Authorization"].removeprefix("Bearer ")
+    anna = await on_behalf_of(api.services, await token_principal(api.services, token), ANNA["subject"])
     for active, status in ((False, 403), (True, 201)):
         assert (await admin.patch(f"/v1/team/{name}", json={"active": active})).status_code == 200
+        assert await has_same_access(api.services, anna) is active, "an open stream ends with the account"
         sent = {"agent": "refunds", "on_behalf_of": ANNA}
         assert (await callers["anna"].client.post("/v1/conversations", json=sent)).status_code == status
 
@@ -325,7 +334,7 @@ async def test_the_erasure_of_a_subject_leaves_the_others(api: Api, callers: dic
     assert await people["eve"].ids("/v1/conversations") == {again}
 
 
-async def test_streams_follow_the_subject_and_end_with_its_account(
+async def test_streams_and_stops_follow_the_subject(
     callers: dict[str, Person], owned: dict[str, dict[str, str]]
 ) -> None:
     talk = await callers["bert"].talk()
