@@ -21,6 +21,7 @@ from perdure.contracts.values import sha256_hex
 from perdure.core.delivery import CHAT
 from perdure.core.identity import (
     GATEWAY,
+    MAX_SUBJECT_CHARACTERS,
     OWN_CREDENTIAL,
     SIGNED_PREFIX,
     SUBJECT_ROLE,
@@ -237,7 +238,8 @@ async def principal(
 Authenticated = Annotated[Principal, Depends(principal)]
 """The owner of the token or session, also if a gateway acts on behalf of a subject."""
 OnBehalfOfQuery = Annotated[
-    str | None, Query(max_length=400, description="Only for gateways: the subject on whose behalf you ask")
+    str | None,
+    Query(max_length=MAX_SUBJECT_CHARACTERS, description="Only for gateways: the subject on whose behalf you ask"),
 ]
 
 

@@ -39,7 +39,7 @@ from perdure.api.request_bodies import (
 from perdure.api.services import Services
 from perdure.api.sign_in import SignedIn, password_attempt
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
-from perdure.core.identity import OWN_CREDENTIAL, CodeEnd, RefreshOutcome
+from perdure.core.identity import MAX_SUBJECT_CHARACTERS, OWN_CREDENTIAL, CodeEnd, RefreshOutcome
 from perdure.core.passwords import DEVICE
 from perdure.core.request_origin import is_foreign, local_path
 from perdure.store.database import Connection
@@ -513,7 +513,8 @@ async def erase(
     caller: Caller,
     name: Name,
     subject: Annotated[
-        str | None, Query(max_length=400, description="Erases this subject of the gateway, not the gateway")
+        str | None,
+        Query(max_length=MAX_SUBJECT_CHARACTERS, description="Erases this subject of the gateway, not the gateway"),
     ] = None,
 ) -> dict[str, object]:
     """Permanently erases everything that a user wrote; the audit trail keeps what happened. `name` can also be the id
