@@ -256,6 +256,8 @@ def test_a_user_is_erased_only_after_a_confirmation(cli: Perdure, monkeypatch: p
         assert cli("users erase ann").code == 1
     assert cli.asked == []
     assert cli("users erase ann --yes", reply(ERASED)).code == 0 and len(cli.asked) == 1
+    assert cli("users erase portal --subject c/1 --yes", reply(ERASED)).code == 0
+    assert cli.asked[-1].query == {"subject": ["c/1"]}
 
 
 def log(*kinds_and_calls: tuple[str, str]) -> list[Event]:
