@@ -244,7 +244,8 @@ OnBehalfOfQuery = Annotated[
 
 
 def _acting_as(gateway: Principal, subject: Subject) -> Principal:
-    """Returns the subject as the caller. It keeps the facts about the gateway's credential.
+    """Returns the subject as the caller. Its credential is one that the gateway and the creators of the gateway's token
+    can use.
 
     Raises: CallerError 403 `account_closed`.
     """
@@ -256,6 +257,7 @@ def _acting_as(gateway: Principal, subject: Subject) -> Principal:
         name=subject.name,
         roles=frozenset({SUBJECT_ROLE}),
         has_local_token=False,
+        credential=replace(gateway.credential, created_by=gateway.credential.handed_on(gateway.user_id)),
         gateway=gateway,
     )
 
