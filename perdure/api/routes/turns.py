@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -414,17 +415,7 @@ async def execute(
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         nonlocal started_agent
         agent = await agents.current_agent(tx, body.agent)
-        if body.conversation_id is None:
-            conversation = await conversations.create_conversation(tx, caller.user_id, body.agent, "", {})
-        else:
-            conversation_id = as_uuid(body.conversation_id, "conversation")
-            conversation = await conversations.get_conversation(tx, conversation_id, caller.user_id)
-            if conversation["agent"] != body.agent:
-                raise CallerError(
-                    "agent_differs",
-                    "The conversation belongs to another agent; name that agent, or omit conversation_id",
-                    status=422,
-                )
+        conversation = await _conversation_to_execute_in(tx, caller, body)
         new = turns.NewTurn(
             caller.tenant_id,
             str(conversation["id"]),
@@ -445,3 +436,18 @@ async def execute(
         TURNS_STARTED.labels(agent=started_agent).inc()
     services.text_sums.update_soon(caller.tenant_id, caller.user_id)
     return await wait_for_result(services, caller, answer, WAIT_SECONDS)
+
+
+async def _conversation_to_execute_in(tx: Connection, caller: Principal, body: ExecuteBody) -> Mapping[str, object]:
+    """Returns the named conversation, or a new one. Raises: CallerError 404; 422 `agent_differs`."""
+    if body.conversation_id is None:
+        return await conversations.create_conversation(tx, caller.user_id, body.agent, "", {})
+    conversation_id = as_uuid(body.conversation_id, "conversation")
+    conversation = await conversations.get_conversation(tx, conversation_id, caller.user_id)
+    if conversation["agent"] != body.agent:
+        raise CallerError(
+            "agent_differs",
+            "The conversation belongs to another agent; name that agent, or omit conversation_id",
+            status=422,
+        )
+    return conversation
