@@ -1,6 +1,6 @@
 """The parts of a turn that stay in its conversation: rounds of calls, segments for views, a title, a summary."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -22,6 +22,8 @@ from perdure.contracts.events import (
     TOOL_RESULT,
     TOOLS_PENDING,
 )
+from perdure.core.approvals.refusals import ReviewRefusal
+from perdure.core.approvals.validity import DENIED_STATUSES
 from perdure.core.text import clean, is_blank
 
 MAY_HAVE_ACTED = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
@@ -83,14 +85,16 @@ def text_only_messages(rounds: Sequence[CallRound], kept_rounds: Sequence[KeptRo
     return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in kept_ids)
 
 
-def keep_rounds(rounds: Sequence[CallRound], states: Mapping[str, CallState]) -> tuple[KeptRound, ...]:
+def keep_rounds(
+    rounds: Sequence[CallRound], states: Mapping[str, CallState], refused: Collection[str] = ()
+) -> tuple[KeptRound, ...]:
     """Returns the rounds that are kept with their calls, in order.
 
     They are messages of an interrupted turn that stay in its conversation. A round whose calls had an effect must be
     kept, or the next turn repeats it. The round that was open at the interruption is kept too, because the user has
-    seen it: the calls, and that they did not run. Of an earlier round without effect only the model's text is kept: it
-    was followed by text, and a result made now would come after that. Every kept call gets a result, since providers
-    reject calls without one.
+    seen it: the calls, and that they did not run. So is a round with a call that reviewers refused (`refused` has the
+    ids of such calls), so that later turns know the refusal. Of any other earlier round only the model's text is kept.
+    Every kept call gets a result, since providers reject calls without one.
     """
     return tuple(
         KeptRound(
@@ -100,16 +104,21 @@ def keep_rounds(rounds: Sequence[CallRound], states: Mapping[str, CallState]) ->
         for each in rounds
         if each.is_open
         or all(call in each.answers for call in each.calls)
-        or any(states.get(call) in MAY_HAVE_ACTED for call in each.calls)
+        or any(states.get(call) in MAY_HAVE_ACTED or call in refused for call in each.calls)
     )
 
 
-def status_without_result(state: CallState | None, refused: str | None = None) -> tuple[str, str]:
-    """Returns (status, sentence) for a call without a result. `refused` is the reason if the call was denied."""
+def status_without_result(
+    state: CallState | None, refused: str | None = None, *, beside_refused: bool = False
+) -> tuple[str, str]:
+    """Returns (status, sentence) for a call without a result. `refused` is the reason if the call was denied.
+    `beside_refused` states that another call of its round was denied."""
     if state in (CallState.RESERVED, CallState.OUTCOME_UNKNOWN):
         return "not_known", "the turn ended while this call was running; its outcome is unknown"
     if refused is not None:
         return "denied", refused
+    if beside_refused:
+        return "not_run", "another call of the same round was refused, and this call did not run"
     return "not_run", "the turn ended before this call ran"
 
 
@@ -214,10 +223,19 @@ def title_of(message: str) -> str:
     return "" if is_blank(title) else title
 
 
-def summary_of(question: str, answered: str) -> str:
+def summary_of(question: str, answered: str, refusals: Sequence[ReviewRefusal] = ()) -> str | None:
     """Returns the summary of a completed turn: the message and the answer, each cut at a word boundary. It is built for
-    episodic memory from the turn's own texts without a model, always with the same result."""
+    episodic memory from the turn's own texts without a model, always with the same result.
+
+    It names the refused calls, without the reviewers' reasons. There is no summary (None) if a result of the turn was
+    refused, because the answer may repeat it.
+    """
+    if any(each.is_checkpoint and each.status in DENIED_STATUSES for each in refusals):
+        return None
     lines = [f"Asked: {_shortened_line(question, ASKED_CHARACTERS)}"]
+    if refusals := [each for each in refusals if not each.is_checkpoint]:
+        named = dict.fromkeys(f"{each.tool} ({each.status})" for each in refusals)
+        lines.append(f"Not approved and not run: {_shortened_line(', '.join(named), ASKED_CHARACTERS)}")
     if answered.strip():
         lines.append(f"Answered: {_shortened_line(answered, ANSWERED_CHARACTERS)}")
     return "\n".join(lines)

@@ -60,6 +60,12 @@ class Message(Answer):
     its end is unknown."""
     heard: bool = True
     """False if the message's turn ended before it began, so that no model received the message."""
+    approval: str | None = None
+    """Set if a reviewer has not approved the message: the result of a call, the call itself, or the answer. `rejected`,
+    `responded`, `expired` or `withdrawn`; `pending` or `cancelled` if a checkpoint requires a review and nobody has
+    reviewed it."""
+    approval_comment: str = ""
+    """The reviewer's comment about it."""
 
 
 class Failure(Answer):
@@ -203,6 +209,10 @@ class Segment(Answer):
     arguments: Any = None
     result: Any = None
     approval_id: str | None = None
+    approval: str | None = None
+    """Set if a `tool` call, its result or a `text` is not approved; as in a message. `approval_comment` is the
+    reviewer's comment."""
+    approval_comment: str = ""
     failure: str | None = None
     """The error that a `tool` raised and its place: `KeyError: 'id' at tools/desk.py:41`."""
     known: KnownOfEffect | None = None

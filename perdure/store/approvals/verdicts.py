@@ -12,6 +12,8 @@ from perdure.contracts.ids import step_of
 from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
 from perdure.core.approvals import gates
+from perdure.core.approvals.refusals import ReviewRefusal
+from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON
 from perdure.core.calls.rounds import range_bounds
 from perdure.core.text import preview
 from perdure.store import audit
@@ -162,6 +164,34 @@ async def refusal_texts(tx: Connection, turn_id: str, steps: Sequence[tuple[int,
         )
         rounds.setdefault(step_of(row["call_id"]), []).append(verdict)
     return gates.refusal_texts(rounds)
+
+
+UNREVIEWED = ("pending", "cancelled")
+"""Statuses of a checkpoint whose result nobody has reviewed."""
+_REFUSALS = """
+SELECT turn_id::text, kind, call_id, tool, status, decision, withdrawal,
+  CASE WHEN kind = 'checkpoint' AND tool = '' THEN result #>> '{}' END AS answer
+FROM approvals WHERE turn_id = ANY($1::uuid[])
+  AND (kind IN ('approval', 'checkpoint') AND status = ANY($2) OR kind = 'checkpoint' AND status = ANY($3))
+ORDER BY requested_at, call_id
+"""
+
+
+async def refusals_of(tx: Connection, turn_ids: Collection[str]) -> dict[str, list[ReviewRefusal]]:
+    """Returns the refused calls and results of these turns by turn id, and the results that nobody has reviewed. Turns
+    without any are left out."""
+    found: dict[str, list[ReviewRefusal]] = {}
+    for row in await tx.fetch(_REFUSALS, list(turn_ids), list(DENIED_STATUSES), list(UNREVIEWED)):
+        refusal = ReviewRefusal(
+            row["call_id"],
+            row["tool"],
+            row["status"],
+            _comment(_decision_or_withdrawal(row)) if row["status"] in STATUSES_WITH_REASON else "",
+            is_checkpoint=row["kind"] == RequestKind.CHECKPOINT,
+            answer=row["answer"] or "",
+        )
+        found.setdefault(row["turn_id"], []).append(refusal)
+    return found
 
 
 def _decider(row: asyncpg.Record) -> str:

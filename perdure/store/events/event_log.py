@@ -6,7 +6,7 @@ is then short, and a reader that sees event n also has every earlier event.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pydantic import JsonValue
@@ -52,6 +52,8 @@ class NewMessage:
     partial: bool = False
     extends: bool = False
     """True if the content is added to the stored message `id`, which keeps its place."""
+    seq: int | None = None
+    """Its place, if `make_room` has made it. Such messages come before those that are appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,35 @@ WITH turn AS (
   RETURNING tenant_id, event_seq - (SELECT count(*) FROM fresh) AS events_before, message_seq - $3 AS messages_before
 ), written AS (
   INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content, calls, call_id, tokens, partial)
-  SELECT m.id, b.tenant_id, $1, $2, b.messages_before + m.n, m.role, m.content, m.calls, m.call_id, m.tokens, m.partial
-  FROM bumped b, jsonb_to_recordset($4) AS m(n int, id uuid, role text, content text, calls jsonb, call_id text,
-    tokens int, partial boolean)
+  SELECT m.id, b.tenant_id, $1, $2, coalesce(m.seq, b.messages_before + m.n), m.role, m.content, m.calls, m.call_id,
+    m.tokens, m.partial
+  FROM bumped b, jsonb_to_recordset($4) AS m(n int, seq bigint, id uuid, role text, content text, calls jsonb,
+    call_id text, tokens int, partial boolean)
 )
 INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, call_id, data, at)
 SELECT b.tenant_id, $1, b.events_before + f.place, $2, f.kind, f.call_id, f.data, coalesce(f.at, clock_timestamp())
 FROM bumped b, fresh f
 """
+
+
+# In two steps, because the places of a conversation are unique after each row.
+_MAKE_ROOM = """
+UPDATE messages SET seq = -(seq + (SELECT count(*) FROM unnest($2::bigint[]) AS place WHERE place < seq))
+WHERE conversation_id = $1 AND seq > $3
+"""
+_SETTLE_ROOM = "UPDATE messages SET seq = -seq WHERE conversation_id = $1 AND seq < 0"
+
+
+async def make_room(tx: Connection, conversation_id: str, placed: Sequence[tuple[int, NewMessage]]) -> list[NewMessage]:
+    """Moves the later messages of the conversation, so that each of these follows the message with the number before
+    it. Returns them with their places, for the `write` of the same transaction, which holds the conversation's lock.
+    """
+    ordered = sorted(placed, key=lambda each: each[0])
+    if ordered:
+        after = [seq for seq, _ in ordered]
+        await tx.execute(_MAKE_ROOM, conversation_id, after, after[0])
+        await tx.execute(_SETTLE_ROOM, conversation_id)
+    return [replace(message, seq=seq + place) for place, (seq, message) in enumerate(ordered, 1)]
 
 
 _EXTEND = """
@@ -140,6 +163,7 @@ def _message_rows(messages: Sequence[NewMessage]) -> list[dict[str, JsonValue]]:
     return [
         {
             "n": number,
+            "seq": message.seq,
             "id": message.id,
             "role": message.role.value,
             "content": clean(message.content),

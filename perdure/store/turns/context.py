@@ -23,11 +23,12 @@ from perdure.core.agents.prompts import (
     tokens_left_out,
 )
 from perdure.core.agents.templates import fill_variables
+from perdure.core.approvals.refusals import ReviewRefusal, note_about, refusal_of, refused_result
 from perdure.core.calls.rounds import fold_rounds, is_in, range_bounds, ranges_of, steps_in
 from perdure.core.text import preview, restore_previews
 from perdure.core.transcript import CallRound, keep_rounds
 from perdure.store.agents import EXEMPT_TOOLS, RULE_ACTIONS
-from perdure.store.approvals.verdicts import comments_of, refusal_texts
+from perdure.store.approvals.verdicts import comments_of, refusal_texts, refusals_of
 from perdure.store.calls.model_calls import PastMessages
 from perdure.store.database import Connection
 from perdure.store.memory.working_memory import TOUCH, read
@@ -443,10 +444,38 @@ async def prompt_messages(
     if call.ask.output is not None:
         windowed[len(earlier) :] = [replace(message, tokens=0) for message in windowed[len(earlier) :]]
     kept = select_messages(windowed, halve_window(windowed, policy) if window.compacted else policy)
-    messages = [_prompt_message(all_messages[index], skills, comments, refusals) for index in kept]
+    not_approved = await _refused_results(tx, [earlier[index] for index in kept if index < len(earlier)])
+    messages = []
+    for index in kept:
+        message = all_messages[index]
+        refusal = not_approved.get(message.id)
+        messages += (
+            [_prompt_message(message, skills, comments, refusals)]
+            if refusal is None or not isinstance(message, StoredMessage)
+            else _not_approved_messages(message, refusal)
+        )
     if window.past_tokens is not None and policy.keep_first_user and 0 < past.first_user < start:
         messages.insert(1, PromptMessage(Role.USER, LEFT_OUT))  # the next message does not answer the first one
     return KeptMessages(messages, past.messages - sum(index < len(earlier) for index in kept))
+
+
+async def _refused_results(tx: Connection, earlier: Sequence[StoredMessage]) -> dict[str, ReviewRefusal]:
+    """Returns the results and answers among these messages of earlier turns that were not approved, by message id."""
+    results = [each for each in earlier if each.role is not Role.USER]
+    by_turn = await refusals_of(tx, {each.turn_id for each in results}) if results else {}
+    reviews = {turn_id: [each for each in refusals if each.is_checkpoint] for turn_id, refusals in by_turn.items()}
+    found = {
+        each.id: refusal_of(each.role, each.content, each.call_id, reviews.get(each.turn_id, ())) for each in results
+    }
+    return {message_id: refusal for message_id, refusal in found.items() if refusal is not None}
+
+
+def _not_approved_messages(message: StoredMessage, refusal: ReviewRefusal) -> list[PromptMessage]:
+    """Returns a result that contains its refusal, or an answer and a note about its refusal."""
+    if message.role is Role.TOOL:
+        return [PromptMessage(Role.TOOL, refused_result(message.content, refusal), (), _answers(message))]
+    answer = PromptMessage(message.role, message.content, message.calls)
+    return [answer, PromptMessage(Role.SYSTEM, note_about(refusal))]
 
 
 _NO_RECORD = "A round of calls was refused. Its calls have not run, and the reasons are no longer stored."

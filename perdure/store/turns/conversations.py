@@ -6,12 +6,15 @@ import asyncpg
 from pydantic import JsonValue
 
 from perdure.contracts.errors import CallerError
+from perdure.contracts.messages import Role
+from perdure.core.approvals.refusals import refusal_of
 from perdure.store import budgets
+from perdure.store.approvals.verdicts import refusals_of
 from perdure.store.database import Connection, new_id
 from perdure.store.memory import episodes, facts, files
 from perdure.store.paging import cursor_after, read_cursor
 from perdure.store.turns import views
-from perdure.store.turns.views import read_segments
+from perdure.store.turns.views import read_segments, show_refusal
 
 Page = tuple[list[dict[str, object]], str | None]
 _SIZE = "octet_length($4) + octet_length($5::jsonb::text)"
@@ -134,6 +137,8 @@ async def list_messages(tx: Connection, conversation_id: str, limit: int, after_
         after_seq,
         limit + 1,
     )
+    shown_rows = rows[:limit]
+    refusals = await refusals_of(tx, {str(row["turn_id"]) for row in shown_rows if row["role"] != "user"})
     shown: list[dict[str, object]] = [
         {
             "id": str(row["id"]),
@@ -151,8 +156,13 @@ async def list_messages(tx: Connection, conversation_id: str, limit: int, after_
             "created_at": row["created_at"],
             "turn_status": row["status"],
             "heard": row["in_transcript"],
+            **show_refusal(
+                refusal_of(
+                    Role(row["role"]), row["content"], row["call_id"] or "", refusals.get(str(row["turn_id"]), ())
+                )
+            ),
         }
-        for row in rows[:limit]
+        for row in shown_rows
     ]
     return shown, str(rows[limit - 1]["seq"]) if len(rows) > limit else None
 

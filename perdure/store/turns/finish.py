@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 from pydantic import JsonValue
 
-from perdure.contracts.calls import CallState, KnownEnd
+from perdure.contracts.calls import CallState
 from perdure.contracts.errors import InvariantBroken, Problem
 from perdure.contracts.events import (
     COMPLETED,
@@ -16,27 +16,17 @@ from perdure.contracts.events import (
     READY,
     STOPPED,
     TITLE_GENERATED,
-    TOOL_DENIED,
-    TOOL_ERROR,
-    TOOL_RESULT,
     WORKFLOW_ERROR,
 )
 from perdure.contracts.ids import LAST_WORD_ID
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Finished, FinishRequest, StopRequest, TurnAddress, TurnStatus
-from perdure.contracts.values import canonical_json
-from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
-from perdure.core.calls.failures import known, known_of_attempts
-from perdure.core.text import estimated_tokens, preview
-from perdure.core.transcript import (
-    READ_CHARACTERS,
-    CallRound,
-    keep_rounds,
-    status_without_result,
-    text_only_messages,
-    title_of,
-)
+from perdure.core.approvals.refusals import ReviewRefusal
+from perdure.core.approvals.validity import DENIED_STATUSES
+from perdure.core.text import estimated_tokens
+from perdure.core.transcript import READ_CHARACTERS, summary_of, title_of
 from perdure.store import audit
+from perdure.store.approvals.verdicts import UNREVIEWED, refusals_of
 from perdure.store.calls import model_calls
 from perdure.store.calls.tool_calls import record_outcome
 from perdure.store.database import Connection, new_id
@@ -45,6 +35,7 @@ from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.turns import summaries
 from perdure.store.turns.context import round_messages
 from perdure.store.turns.steer import queue_unreceived
+from perdure.store.turns.transcripts import count_notes, ends_of_open_calls, interrupted_transcript, refused_rounds
 
 _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
     AND stop_requested_at IS NULL ORDER BY id = {replaced_by} DESC NULLS LAST, created_at, id
@@ -53,7 +44,8 @@ _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} A
 _NEXT_NOW = _NEXT.format(conversation="$1", replaced_by="$2", where="")
 _LOCK = """
 SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m
-  WHERE m.turn_id = $1 AND m.reply IS NULL AND (m.assumed IS NOT NULL OR m.held_tokens > 0)) AS lost
+  WHERE m.turn_id = $1 AND m.reply IS NULL AND (m.assumed IS NOT NULL OR m.held_tokens > 0)) AS lost,
+  EXISTS (SELECT FROM approvals a WHERE a.turn_id = $1 AND a.status = ANY($2)) AS refused
 FROM turns WHERE id = $1 FOR UPDATE
 """
 _END = f"""
@@ -70,7 +62,7 @@ WITH cancelled AS (
 ), said AS (  -- the answer, if a model wrote it: the message that is extended, or the last with a text
   SELECT id, content, partial FROM messages
   WHERE $8 = '' AND conversation_id = $6 AND turn_id = $1 AND role = 'assistant'
-    AND CASE WHEN $13::uuid IS NULL THEN id = ANY($4) AND content <> '' ELSE id = $13 END
+    AND CASE WHEN $13::uuid IS NULL THEN id = ANY($4) AND content <> '' AND content <> ALL($14) ELSE id = $13 END
   ORDER BY seq DESC LIMIT 1
 ), ending AS (  -- of its last part that has one, or of the call that was cut and so failed the turn
   SELECT reply->>'finish_reason' AS reason, (reply->>'truncated')::boolean AS truncated FROM model_calls
@@ -105,7 +97,7 @@ async def stop_requested(tx: Connection, request: StopRequest) -> bool:
 async def finish(tx: Connection, request: FinishRequest) -> tuple[Finished, Note | None]:
     """Sets the outcome, closes what is open, writes the last events and admits the next queued turn. Idempotent."""
     turn_id = request.address.turn_id
-    row = await tx.fetchrow(_LOCK, turn_id)
+    row = await tx.fetchrow(_LOCK, turn_id, [*DENIED_STATUSES, *UNREVIEWED])
     if row is None or row["ended_at"] is not None:
         return Finished(status=TurnStatus(row["status"]) if row else request.status), None
     lost = await model_calls.count_left(tx, turn_id) if row["lost"] else ()
@@ -115,10 +107,14 @@ async def finish(tx: Connection, request: FinishRequest) -> tuple[Finished, Note
     status, replaced_by = request.status, row["replaced_by"]
     if status is TurnStatus.STOPPED and replaced_by is not None:
         status = TurnStatus.REPLACED
-    transcript, answers, closed = await _close_transcript(tx, request)
+    refusals = (await refusals_of(tx, [turn_id])).get(turn_id, []) if row["refused"] else []
+    transcript, answers, closed = await _close_transcript(tx, request, refusals)
     last_messages = await _final_answer(tx, request)
     was_active = str(active) == turn_id  # A queued turn that is stopped does not affect the active one.
-    ended = await _end_turn(tx, request, status, transcript, last_messages, replaced_by, was_active=was_active)
+    withheld = [each.answer for each in refusals if each.answer and each.is_withheld]
+    ended = await _end_turn(
+        tx, request, status, transcript, last_messages, withheld, replaced_by, was_active=was_active
+    )
     cancelled_outside = request.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
     await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
     next_id, left_over = await _next_turn(tx, request.address, ended, replaced_by, was_active=was_active)
@@ -126,7 +122,7 @@ async def finish(tx: Connection, request: FinishRequest) -> tuple[Finished, Note
     if left_over is not None:
         after["left_over"] = left_over
     kept = [
-        *await _store_summary(tx, request, ended),
+        *await _store_summary(tx, request, ended, refusals),
         *await _set_title(tx, request.address.conversation_id, ended["untitled"]),
     ]
     last = [*_last_events(request, after, ended["duration_ms"]), _done_event(turn_id, status, ended, after)]
@@ -141,16 +137,20 @@ async def finish(tx: Connection, request: FinishRequest) -> tuple[Finished, Note
 
 
 async def _close_transcript(
-    tx: Connection, request: FinishRequest
+    tx: Connection, request: FinishRequest, refusals: Sequence[ReviewRefusal]
 ) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
-    """Returns the ids of the messages that stay in the transcript. If the turn did not complete, also returns the
-    answers of its open calls and the events that end them."""
+    """Returns the ids of the messages that stay in the transcript, and the answers of calls that have none, in their
+    places. If the turn did not complete, also returns the events that end its open calls."""
+    address = request.address
+    await count_notes(tx, address, refusals)
     if request.status is TurnStatus.COMPLETED:
-        rounds = await round_messages(tx, request.address, request.rounds) if request.rounds else []
-        return [*request.transcript, *rounds], [], []
-    transcript, answers = await interrupted_transcript(tx, request.address)
-    await _mark_outcomes_unknown(tx, request.address.turn_id)
-    return transcript, answers, await ends_of_open_calls(tx, request.address.turn_id, answers)
+        rounds = await round_messages(tx, address, request.rounds) if request.rounds else []
+        transcript = [*request.transcript, *rounds]
+        refused, answers = await refused_rounds(tx, address, transcript, refusals) if refusals else ([], [])
+        return [*transcript, *refused], answers, []
+    transcript, answers = await interrupted_transcript(tx, address, refusals)
+    await _mark_outcomes_unknown(tx, address.turn_id)
+    return transcript, answers, await ends_of_open_calls(tx, address.turn_id, answers)
 
 
 async def _end_turn(
@@ -159,6 +159,7 @@ async def _end_turn(
     status: TurnStatus,
     transcript: list[str],
     last_messages: Sequence[NewMessage],
+    withheld: Sequence[str],
     replaced_by: object,
     *,
     was_active: bool,
@@ -179,6 +180,7 @@ async def _end_turn(
         "".join(message.content for message in last_messages if message.extends),
         any(message.partial for message in last_messages),
         next((message.id for message in last_messages if message.extends), None),
+        withheld,
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row was deleted while it was locked")
@@ -259,12 +261,17 @@ def _answer_event(message: NewMessage, answer: str) -> NewEvent:
     return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 
-async def _store_summary(tx: Connection, request: FinishRequest, ended: asyncpg.Record) -> list[NewEvent]:
-    """Stores a summary of a completed turn if its agent asks for it. The relay adds the vector later. A summary only
-    advises, so that the turn also ends without it."""
+async def _store_summary(
+    tx: Connection, request: FinishRequest, ended: asyncpg.Record, refusals: Sequence[ReviewRefusal]
+) -> list[NewEvent]:
+    """Stores a summary of a completed turn if its agent asks for it, and if no result of the turn was refused. The
+    relay adds the vector later. A summary only advises, so that the turn also ends without it."""
     if not ended["remembers"] or request.status is not TurnStatus.COMPLETED:
         return []
-    if await summaries.store_or_leave(tx, request.address, ended):
+    summary = summary_of(ended["asked"] or "", ended["answer"] or "", refusals)
+    if summary is None:
+        return [NewEvent(MEMORY_WRITE_BLOCKED, {"scope": "episodic", "code": "not_approved"})]
+    if await summaries.store_or_leave(tx, request.address, ended, summary):
         return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
     return [NewEvent(MEMORY_WRITE_BLOCKED, {"scope": "episodic", "code": "store_unavailable"})]
 
@@ -346,97 +353,3 @@ async def admit_queued(tx: Connection, address: TurnAddress) -> Note:
     note = await put(tx, address.tenant_id, Wake.START, address.turn_id)
     await write(tx, address, [NewEvent(READY, {"agent": agent_id, "run_id": address.turn_id})])
     return note
-
-
-_OPEN = """
-SELECT c.call_id, c.tool, c.key, c.state, c.ends, c.epoch - c.errors - c.voided AS lost FROM tool_calls c
-WHERE c.turn_id = $1 AND c.state IN ('planned', 'reserved', 'outcome_unknown') AND NOT EXISTS (
-  SELECT FROM events e WHERE e.turn_id = c.turn_id AND e.call_id = c.call_id AND e.kind = ANY($2))
-ORDER BY length(c.call_id), c.call_id
-"""
-
-
-async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[NewMessage]) -> list[NewEvent]:
-    """Returns an event for each call of the turn that has no event of its end. `answers` are the tool messages added to
-    the transcript.
-
-    `tx` holds the turn's lock, and the outcome of running calls is already set.
-
-    Readers receive an end for each call. The event states what is known: the call did not run, or its outcome is
-    unknown.
-    """
-    made = {message.call_id: message for message in answers if message.call_id}
-    rows = await tx.fetch(_OPEN, turn_id, [TOOL_RESULT, TOOL_ERROR, TOOL_DENIED])
-    events = []
-    for row in rows:
-        state = CallState(row["state"])
-        code, sentence = status_without_result(state)
-        data: dict[str, JsonValue] = {"tool": row["tool"], "code": code, "message": sentence}
-        if state is CallState.OUTCOME_UNKNOWN:
-            waits = row["lost"] <= 0 and row["ends"]  # for its next attempt
-            ends = row["ends"] if waits else [known(KnownEnd.TURN_ENDED), *row["ends"]]
-            data |= {"code": state.value, "effect": row["key"], **known_of_attempts(ends, lost=0)}
-        if message := made.get(row["call_id"]):
-            data |= {"message_id": message.id, "result": preview(message.content)}
-        events.append(NewEvent(TOOL_ERROR, data, row["call_id"]))
-    return events
-
-
-async def interrupted_transcript(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
-    """Returns the ids of the messages that stay, and the tool messages to write for calls that have none.
-
-    Messages whose calls are removed lose them in this function. The ledger keeps the calls.
-
-    They form the transcript of a turn that did not complete; the graph's own list of messages is not sufficient.
-    """
-    rows = await tx.fetch(
-        "SELECT id, role, calls, call_id, content ~ '\\S' AS has_text FROM messages "
-        "WHERE conversation_id = $1 AND turn_id = $2 AND (role <> 'user' OR in_transcript) ORDER BY seq",
-        address.conversation_id,
-        address.turn_id,
-    )
-    found = await tx.fetch(
-        "SELECT c.call_id, c.state, a.status, coalesce(nullif(said->>'comment', ''), said->>'reason_code') AS comment "
-        "FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id "
-        "AND a.status = ANY($2), LATERAL coalesce(a.withdrawal, a.decision) AS said WHERE c.turn_id = $1",
-        address.turn_id,
-        list(DENIED_STATUSES),
-    )
-    refused = {row["call_id"]: row for row in found if row["status"]}
-    states = {row["call_id"]: CallState(row["state"]) for row in found}
-    rounds = _read_rounds(rows)
-    kept = keep_rounds(rounds, states)
-    bare = text_only_messages(rounds, kept)
-    if bare:
-        await tx.execute("UPDATE messages SET calls = '[]' WHERE id = ANY($1)", list(bare))
-    stay = list(bare)
-    stay += [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
-    stay += [message_id for each in kept for message_id in each.message_ids]
-    unanswered = [call_id for each in kept for call_id in each.unanswered]
-    return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
-
-
-def _read_rounds(rows: Sequence[asyncpg.Record]) -> list[CallRound]:
-    """Returns the rounds of calls among a turn's messages."""
-    answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
-    rounds = [row for row in rows if row["role"] != "tool"]
-    return [
-        CallRound(
-            str(row["id"]),
-            tuple(call["call_id"] for call in row["calls"]),
-            answers,
-            has_text=row["has_text"],
-            is_open=row is rounds[-1],
-        )
-        for row in rounds
-        if row["calls"]
-    ]
-
-
-def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:
-    status, message = status_without_result(state, denial_reason(refused["status"]) if refused else None)
-    body = {"status": status, "message": message}
-    if status == "denied" and refused and refused["status"] in STATUSES_WITH_REASON and refused["comment"]:
-        body["reason"] = refused["comment"]
-    content = canonical_json(body)
-    return NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=estimated_tokens(content))

@@ -9,6 +9,7 @@ import structlog
 
 from perdure.contracts.turns import TurnAddress
 from perdure.core.transcript import summary_of
+from perdure.store.approvals.verdicts import refusals_of
 from perdure.store.database import Connection, Database
 from perdure.store.delivery import outbox
 from perdure.store.memory import episodes
@@ -22,13 +23,13 @@ MAX_STORED = 20
 _log = structlog.get_logger(__name__)
 
 
-async def store_or_leave(tx: Connection, address: TurnAddress, ended: asyncpg.Record) -> bool:
+async def store_or_leave(tx: Connection, address: TurnAddress, ended: asyncpg.Record, summary: str) -> bool:
     """Stores the summary of the turn that ends in this transaction. If that fails, leaves it to the reconciler and
-    returns False. `ended` has the turn's texts, user and agent.
+    returns False. `ended` has the turn's user and agent.
 
     Raises: the database's errors if the transaction is lost.
     """
-    error = await _store(tx, address, ended, STORE_MS)
+    error = await _store(tx, address, ended, summary, STORE_MS)
     if error is None:
         return True
     _log.warning("summary_not_stored", turn_id=address.turn_id, table="episodes", error=type(error).__name__)
@@ -36,9 +37,10 @@ async def store_or_leave(tx: Connection, address: TurnAddress, ended: asyncpg.Re
     return False
 
 
-async def _store(tx: Connection, address: TurnAddress, ended: asyncpg.Record, most_ms: int) -> Exception | None:
+async def _store(
+    tx: Connection, address: TurnAddress, ended: asyncpg.Record, summary: str, most_ms: int
+) -> Exception | None:
     """Stores a summary. Returns the error if that failed; the transaction can continue."""
-    summary = summary_of(ended["asked"] or "", ended["answer"] or "")
     await tx.execute(f"SAVEPOINT summary; SET LOCAL statement_timeout = {most_ms}")
     try:
         await episodes.store_summary(
@@ -75,11 +77,21 @@ async def store_missed(tx: Connection, most: int = MAX_STORED) -> tuple[int, boo
         address = TurnAddress(
             tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
         )
-        is_gone = row["deleted"] or texts is None or not (texts["asked"] or texts["answer"])
-        if texts is not None and not is_gone and await _store(tx, address, texts, MISSED_MS) is not None:
+        summary = (
+            await _missed_summary(tx, address.turn_id, texts) if texts is not None and not row["deleted"] else None
+        )
+        if texts is not None and summary and await _store(tx, address, texts, summary, MISSED_MS) is not None:
             await tx.execute("UPDATE outbox SET attempts = attempts + 1 WHERE id = $1", row["id"])
             has_failed = True
             break
         await tx.execute("DELETE FROM outbox WHERE id = $1", row["id"])
     missing: int = await tx.fetchval("SELECT count(*) FROM outbox WHERE due_at = 'infinity'")
     return missing, has_failed
+
+
+async def _missed_summary(tx: Connection, turn_id: str, texts: asyncpg.Record) -> str | None:
+    """Returns the summary of an ended turn, or None if its texts were erased."""
+    if not (texts["asked"] or texts["answer"]):
+        return None
+    refusals = (await refusals_of(tx, [turn_id])).get(turn_id, ())
+    return summary_of(texts["asked"] or "", texts["answer"] or "", refusals)

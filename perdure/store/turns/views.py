@@ -6,8 +6,11 @@ from collections.abc import Sequence
 import asyncpg
 
 from perdure.contracts.errors import CallerError
+from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, TurnStatus
+from perdure.core.approvals.refusals import ReviewRefusal, refusal_of
 from perdure.core.transcript import SEGMENT_EVENTS, Segment, SegmentEvent, segments_of
+from perdure.store.approvals.verdicts import refusals_of
 from perdure.store.database import Connection
 from perdure.store.paging import WhereBuilder, cursor_after, read_cursor
 
@@ -269,13 +272,14 @@ async def read_segments(tx: Connection, turn_ids: Sequence[str]) -> dict[str, li
         "SELECT id::text, kind, asked, status, answer FROM questions WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
     )
     questions = {row["id"]: dict(row) for row in question_rows}
+    refusals = await refusals_of(tx, turn_ids)
     texts = {row["id"]: row["content"] for row in message_rows}
     arguments = {(row["turn_id"], row["call_id"]): row["args"] for row in calls}
     return {
         turn_id: [
             _show_question(questions[each.call_id])
             if each.call_id in questions
-            else _show_segment(each, texts, arguments.get((turn_id, each.call_id)))
+            else _show_segment(each, texts, arguments.get((turn_id, each.call_id)), refusals.get(turn_id, ()))
             for each in several
         ]
         for turn_id, several in segments.items()
@@ -294,7 +298,16 @@ def _show_question(row: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _show_segment(segment: Segment, texts: dict[str, str], arguments: object) -> dict[str, object]:
+def show_refusal(refusal: ReviewRefusal | None) -> dict[str, object]:
+    """Returns the fields that mark a result or an answer that was not approved."""
+    if refusal is None:
+        return {"approval": None, "approval_comment": ""}
+    return {"approval": refusal.status, "approval_comment": refusal.reason}
+
+
+def _show_segment(
+    segment: Segment, texts: dict[str, str], arguments: object, refusals: Sequence[ReviewRefusal]
+) -> dict[str, object]:
     shown: dict[str, object] = {
         "kind": segment.kind,
         "call_id": segment.call_id,
@@ -303,8 +316,11 @@ def _show_segment(segment: Segment, texts: dict[str, str], arguments: object) ->
     }
     if segment.kind in ("text", "message"):
         shown |= {"message_id": segment.message_id, "text": texts.get(segment.message_id, "")}
+    if segment.kind == "text":
+        shown |= show_refusal(refusal_of(Role.ASSISTANT, texts.get(segment.message_id, ""), "", refusals))
     if segment.kind == "tool":
         shown |= {"tool": segment.tool, "arguments": arguments}
+        shown |= show_refusal(refusal_of(Role.TOOL, "", segment.call_id, refusals))
         if segment.message_id:
             shown |= {"message_id": segment.message_id, "result": _parse_result(texts.get(segment.message_id, ""))}
     return shown
