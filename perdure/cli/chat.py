@@ -272,7 +272,9 @@ def _approved_line(data: Mapping[str, Any]) -> str:
 def _denied_line(data: Mapping[str, Any]) -> str:
     reason = one_line(str(data.get("decision") or data.get("reason") or "denied"))
     by = f" by {data['by']}" if data.get("by") else ""
-    return f"  ✗ {data.get('tool')}: {reason}{by}{_comment_suffix(data)}"
+    tool = data.get("tool")
+    what = (f"the result of {tool}" if tool else "the answer") if data.get("kind") == "checkpoint" else tool
+    return f"  ✗ {what}: {reason}{by}{_comment_suffix(data)}"
 
 
 def _executing_line(data: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from perdure.core.approvals.assignments import (
 from perdure.core.approvals.decisions import Decider, Reviewer, claim_span, delegated_roles, participation_refusal
 from perdure.core.identity import Credential
 from perdure.store import audit
-from perdure.store.approvals.requests import event_call_id
+from perdure.store.approvals.requests import event_call_id, refusal_data
 from perdure.store.approvals.review import ESCALATED, Review, lock_for_review
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import Note, Wake, put
@@ -178,6 +178,7 @@ async def withdraw(tx: Connection, approval_id: str, decider: Decider, comment: 
     )
     note = await put(tx, address.tenant_id, Wake.REQUEST, address.turn_id, approval_id)
     event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **withdrawal}
+    event |= refusal_data(row["kind"], "withdrawn")
     await write(tx, address, [NewEvent(TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))])
     return review, note
 

@@ -18,7 +18,7 @@ from perdure.core.calls.arguments import freeze_arguments
 from perdure.core.delivery import CHAT, chat_may_decide
 from perdure.core.text import is_blank
 from perdure.store import audit
-from perdure.store.approvals.requests import args_invalid, call_digest, event_call_id, plan_edited_call
+from perdure.store.approvals.requests import args_invalid, call_digest, event_call_id, plan_edited_call, refusal_data
 from perdure.store.approvals.review import Review, find_outdated, lock_for_review
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake
@@ -227,6 +227,8 @@ def _decision_event(review: Review, submitted: SubmittedDecision, name: str) -> 
     if row["checkpoint"]:
         event["checkpoint"] = row["checkpoint"]
     allowed = submitted.decision in (Decision.APPROVE, Decision.EDIT)
+    if not allowed:
+        event |= refusal_data(row["kind"], STATUS_AFTER[submitted.decision])
     return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, event_call_id(row["kind"], row["call_id"]))
 
 

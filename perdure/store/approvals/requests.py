@@ -104,6 +104,12 @@ def event_call_id(kind: str, call_id: str) -> str | None:
     return call_id if kind == RequestKind.APPROVAL else reviewed_call(call_id)
 
 
+def refusal_data(kind: str, status: str) -> dict[str, JsonValue]:
+    """Returns what `tool.denied` states about a refused request: its status, and whether it is a checkpoint. The result
+    of a checkpoint's call was sent before, and is not approved."""
+    return {"approval": status} | ({"kind": kind} if kind == RequestKind.CHECKPOINT else {})
+
+
 _PLAN_EDITED_CALL = """
 INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect, args,
   digest)

@@ -17,7 +17,7 @@ from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASO
 from perdure.core.calls.rounds import range_bounds
 from perdure.core.text import preview
 from perdure.store import audit
-from perdure.store.approvals.requests import covered_values, edited_round, event_call_id, read_answers
+from perdure.store.approvals.requests import covered_values, edited_round, event_call_id, read_answers, refusal_data
 from perdure.store.approvals.review import escalate_overdue_of
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, write
@@ -55,7 +55,11 @@ async def read_verdicts(tx: Connection, query: VerdictsRequest) -> Verdicts:
         for request in query.requests
     )
     denied = [
-        NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, event_call_id(row["kind"], row["call_id"]))
+        NewEvent(
+            TOOL_DENIED,
+            {"tool": row["tool"], "reason": "expired", **refusal_data(row["kind"], "expired")},
+            event_call_id(row["kind"], row["call_id"]),
+        )
         for row in expired
     ]
     if denied or query.events:
