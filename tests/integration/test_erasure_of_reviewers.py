@@ -82,6 +82,16 @@ async def denied(policies: Policies, decision: Decision) -> TurnAddress:
     return address
 
 
+async def refused_whole(policies: Policies) -> None:
+    """A completed turn whose graph has dropped its only round, which the person refused."""
+    harness = policies.harness
+    address, request = await harness.request_approval()
+    await harness.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
+    await harness.finish(address, TurnStatus.COMPLETED)
+    content = "SELECT content FROM messages WHERE turn_id = $1 AND role = 'tool' AND in_transcript"
+    assert SAID in await harness.value(content, address.turn_id)
+
+
 async def withdrawn(policies: Policies) -> TurnAddress:
     """A round whose first approval, given by another reviewer, the person withdrew, and another user the second."""
     harness = policies.harness
@@ -181,6 +191,7 @@ async def test_no_message_in_the_turns_of_others_is_left(policies: Policies, adm
     await voided(policies)
     paused, limited = await paused_again(policies), await not_raised(policies)
     await handed_on(policies)
+    await refused_whole(policies)
     for turn in turns:
         await harness.finish(turn)
     await policies.republish({})

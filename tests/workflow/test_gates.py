@@ -70,8 +70,9 @@ async def test_a_decision_reaches_the_target_and_the_model(
     assert served.effects(address, "/pay") == effects
     last = served.sent_to_model(address)[-1][-1]
     assert last["role"] == role and told in last["content"]
-    roles = [said for said, _ in await served.transcript(address)]
-    assert roles == (["assistant", "tool", "assistant"] if effects else ["assistant"])
+    kept = await served.transcript(address)
+    assert [said for said, _ in kept] == ["assistant", "tool", "assistant"]
+    assert effects or json.loads(kept[1][1])["reason"] == told
 
 
 @pytest.mark.parametrize("beside", [("look", {}), ("post", {**POST[1], "mode": "wait"})])

@@ -1,5 +1,6 @@
 """Turns: admitted, titled, told as segments and episodes; settled rounds as ranges of steps."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from perdure.contracts.calls import CallState
 from perdure.contracts.ids import tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.core import transcript, turns
+from perdure.core.approvals.refusals import MAX_REASON_CHARACTERS, ReviewRefusal, refused_result, shortened_reason
 from perdure.core.calls.rounds import fold_rounds, is_in, ranges_of, rounds_in, steps_in
 from perdure.core.transcript import CallRound, KeptRound, segments_of, status_without_result, summary_of
 from perdure.core.turns import Admission, AdmissionLoad, OnBusy
@@ -205,6 +207,19 @@ def test_a_call_that_may_have_happened_is_not_reported_as_not_run() -> None:
     assert status_without_result(CallState.RESERVED, "it is rejected")[0] == "not_known"
     assert status_without_result(CallState.PLANNED, "it is rejected") == ("denied", "it is rejected")
     assert status_without_result(CallState.PLANNED)[0] == status_without_result(None)[0] == "not_run"
+
+
+def test_a_refused_round_is_kept_wherever_it_is() -> None:
+    assert transcript.keep_rounds([TWO], {"a": PLANNED, "b": PLANNED}, {"b"}) == (KeptRound(("m", "ta"), ("b",)),)
+    assert status_without_result(PLANNED, beside_refused=True)[0] == "not_run"
+
+
+@given(st.text(), st.one_of(st.text(), st.integers().map(str)), st.sampled_from(["rejected", "pending", "responded"]))
+def test_a_refused_result_cannot_pass_for_its_refusal(reason: str, result: str, status: str) -> None:
+    told = json.loads(refused_result(result, ReviewRefusal("c1.0", "look", status, reason, is_checkpoint=True)))
+    assert (told["approval"], told.get("reason", "")) == (status, shortened_reason(reason))
+    assert told["result"] == result or json.loads(result) == told["result"]
+    assert len(shortened_reason(reason * 9_000)) <= MAX_REASON_CHARACTERS
 
 
 def test_the_text_of_a_round_without_effects_is_kept_without_its_calls() -> None:
