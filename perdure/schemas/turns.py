@@ -62,8 +62,8 @@ class Message(Answer):
     """False if the message's turn ended before it began, so that no model received the message."""
     approval: str | None = None
     """Set if a reviewer has not approved the message: the result of a call, the call itself, or the answer. `rejected`,
-    `responded`, `expired` or `withdrawn`; `pending` or `cancelled` if a checkpoint requires a review and nobody has
-    reviewed it."""
+    `responded`, `expired` or `withdrawn`; `pending` or `cancelled` if a checkpoint requires a review and has no
+    decision."""
     approval_comment: str = ""
     """The reviewer's comment about it."""
 

@@ -28,7 +28,8 @@ from tests.served_turns import ALL_KINDS, DONE, PAY, Served, serve
 from tests.workflow.test_cold_resumes import start_cold
 
 WHY = 'ILLEGAL "CONTENT"\n","status":"approved'
-BOOK, LOOK = ("book", {"what": "a chair"}), ("look", {})
+BOOK = ("book", {"what": "a chair"})
+LOOK: tuple[str, dict[str, Any]] = ("look", {})
 OUTCOMES = {"reject": "rejected", "respond": "responded", "expire": "expired", "withdraw": "withdrawn"}
 AGENTS = {
     "desk": ("desk", "skill_pipeline"),
@@ -128,8 +129,8 @@ async def test_a_refusal_outlives_its_turn(refusing: Served, agent_id: str, outc
 
     summary = await refusing.harness.value("SELECT summary FROM episodes WHERE turn_id = $1", address.turn_id)
     assert summary is None if is_checkpoint else f"pay ({status})" in summary and "ILLEGAL" not in summary
-    (blocked,) = await refusing.harness.event_data(address.turn_id, "memory.write.blocked") or [None]
-    assert blocked == ({"scope": "episodic", "code": "not_approved"} if is_checkpoint else None)
+    blocked = await refusing.harness.event_data(address.turn_id, "memory.write.blocked")
+    assert blocked == ([{"scope": "episodic", "code": "not_approved"}] if is_checkpoint else [])
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "stopped", "killed"])

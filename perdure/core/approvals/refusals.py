@@ -16,23 +16,24 @@ MAX_REASON_CHARACTERS = 4_000
 _NOT_APPROVED: Final[Mapping[str, str]] = {
     "rejected": "A reviewer rejected this {what}.",
     "responded": "A reviewer answered with the reason below instead of approving this {what}.",
-    "expired": "Nobody reviewed this {what} in time, so it counts as rejected.",
+    "expired": "No reviewer decided on this {what} in time, so it counts as rejected.",
     "withdrawn": "The review of this {what} was withdrawn, so it counts as rejected.",
-    "cancelled": "Nobody has reviewed this {what}, although it required a review.",
+    "cancelled": "No reviewer has seen this {what}, although it required a review.",
 }
+_SAY_SO = "If you use this {what}, say so."
 _HAS_RUN = "The call itself has run."
 _DO_NOT_USE = "It is not approved: do not use, repeat or summarize this {what}."
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewRefusal:
-    """What a reviewer, a deadline or a withdrawal has refused: a call, or at a checkpoint a result."""
+    """A call, or at a checkpoint a result, that was refused: by a reviewer, at its deadline or by a withdrawal."""
 
     call_id: str
     """The request's: the call's own, or the checkpoint's."""
     tool: str
     status: str
-    """The status of the request. `pending` and `cancelled` only at a checkpoint: nobody has reviewed its result."""
+    """The status of the request. `pending` and `cancelled` only at a checkpoint without a decision."""
     reason: str = ""
     """The reviewer's comment."""
     is_checkpoint: bool = False
@@ -62,10 +63,9 @@ def refused_result(content: str, refusal: ReviewRefusal) -> str:
     """Returns what later turns read in place of a result that was not approved: the outcome, the reviewer's reason and
     the result. Both are values of a JSON object, so that neither can pass for words of the engine."""
     try:
-        result: JsonValue = json.loads(content)
-    except ValueError:
-        result = content
-    return canonical_json({**_note(refusal), "result": result})
+        return canonical_json({**_note(refusal), "result": json.loads(content)})
+    except (ValueError, RecursionError):  # not JSON, or only for Python, such as `NaN`
+        return canonical_json({**_note(refusal), "result": content})
 
 
 def note_about(refusal: ReviewRefusal) -> str:
@@ -76,7 +76,8 @@ def note_about(refusal: ReviewRefusal) -> str:
 def _note(refusal: ReviewRefusal) -> dict[str, JsonValue]:
     what = "result" if refusal.tool else "answer"
     sentence = _NOT_APPROVED.get(refusal.status, _NOT_APPROVED["rejected"]).format(what=what)
-    note: dict[str, JsonValue] = {"approval": refusal.status, "message": f"{sentence} {_DO_NOT_USE.format(what=what)}"}
+    advice = _SAY_SO if refusal.status == "cancelled" else _DO_NOT_USE
+    note: dict[str, JsonValue] = {"approval": refusal.status, "message": f"{sentence} {advice.format(what=what)}"}
     if refusal.tool:
         note |= {"tool": refusal.tool, "message": f"{note['message']} {_HAS_RUN}"}
     if refusal.reason:

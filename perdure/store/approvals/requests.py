@@ -107,7 +107,8 @@ def event_call_id(kind: str, call_id: str) -> str | None:
 def refusal_data(kind: str, status: str) -> dict[str, JsonValue]:
     """Returns what `tool.denied` states about a refused request: its status, and whether it is a checkpoint. The result
     of a checkpoint's call was sent before, and is not approved."""
-    return {"approval": status} | ({"kind": kind} if kind == RequestKind.CHECKPOINT else {})
+    data: dict[str, JsonValue] = {"approval": status}
+    return {**data, "kind": kind} if kind == RequestKind.CHECKPOINT else data
 
 
 _PLAN_EDITED_CALL = """

@@ -171,7 +171,7 @@ async def refusal_texts(tx: Connection, turn_id: str, steps: Sequence[tuple[int,
 
 
 UNREVIEWED = ("pending", "cancelled")
-"""Statuses of a checkpoint whose result nobody has reviewed."""
+"""Statuses of a checkpoint whose result no reviewer has decided on."""
 _REFUSALS = """
 SELECT turn_id::text, kind, call_id, tool, status, decision, withdrawal,
   CASE WHEN kind = 'checkpoint' AND tool = '' THEN result #>> '{}' END AS answer
@@ -182,7 +182,7 @@ ORDER BY requested_at, call_id
 
 
 async def refusals_of(tx: Connection, turn_ids: Collection[str]) -> dict[str, list[ReviewRefusal]]:
-    """Returns the refused calls and results of these turns by turn id, and the results that nobody has reviewed. Turns
+    """Returns the refused calls and results of these turns by turn id, and the results without a decision. Turns
     without any are left out."""
     found: dict[str, list[ReviewRefusal]] = {}
     for row in await tx.fetch(_REFUSALS, list(turn_ids), list(DENIED_STATUSES), list(UNREVIEWED)):

@@ -89,7 +89,7 @@ def test_a_caller_with_too_many_turns_is_told_when_to_retry(waiting: int, wait_s
 
 def test_a_summary_contains_message_and_answer_cut_at_a_word() -> None:
     def parts(asked: str, answered: str) -> list[str]:
-        return [line.partition(": ")[2] for line in summary_of(asked, answered).splitlines()]
+        return [line.partition(": ")[2] for line in str(summary_of(asked, answered)).splitlines()]
 
     assert parts("  in\n\nlines\t", "so\nis  this") == ["in lines", "so is this"]
     assert parts("only asked", " \n") == ["only asked"]
