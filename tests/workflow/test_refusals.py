@@ -201,3 +201,13 @@ async def test_a_refused_answer_is_followed_by_its_refusal(refusing: Served, fai
     prompt = await next_prompt(refusing, address, "checked")
     assert [each["role"] for each in prompt] == ["assistant", "system", *([] if fails else ["assistant"])]
     assert (prompt[0]["content"], said(prompt[1])["reason"]) == ("my draft", WHY)
+
+
+async def test_a_result_whose_turn_was_stopped_before_its_review_is_marked(refusing: Served) -> None:
+    address = await refusing.paused(Line("asking", [BOOK]), agent_id="checked")
+    await refusing.stop(address)
+    await refusing.until(address, TurnStatus.STOPPED)
+    for shown in await views(refusing, address):
+        assert approvals_of(shown) == [("cancelled", "")]
+    _, answer = await next_prompt(refusing, address, "checked")
+    assert (said(answer)["approval"], said(answer)["result"]["done"]) == ("cancelled", "/book")

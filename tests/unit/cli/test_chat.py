@@ -49,6 +49,8 @@ def test_two_parallel_calls_stream_on_separate_lines() -> None:
     ("tool.approved", {"tool": "t", "decision": "edit", "by": "rita", "comment": "so"}, ["edit", "rita: so"]),
     ("tool.denied", {"tool": "t", "decision": "reject", "by": "ann", "comment": "\x1b"}, ["reject", "ann", "\\u001b"]),
     ("tool.denied", {"tool": "t", "reason": "expired"}, ["expired"]),
+    ("tool.denied", {"tool": "t", "reason": "expired", "kind": "checkpoint"}, ["result", "t", "expired"]),
+    ("tool.denied", {"tool": "", "decision": "reject", "kind": "checkpoint"}, ["answer", "reject"]),
     ("tool.denied", {"tool": "t", "reason": "withdrawn", "by": "ann", "comment": "why"}, ["withdrawn", "ann", "why"]),
     ("tool.executing", {"tool": "t", "attempt": 2}, ["2"]),
     ("tool.error", {"tool": "t", "message": "gone"}, ["gone"]),
