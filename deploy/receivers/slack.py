@@ -77,7 +77,7 @@ class Slack:
                     await self._call("chat.postEphemeral", {**where, "text": why})
         return Response(status_code=200)
 
-    async def _decide(self, user: str, decision: str, about: dict[str, str]) -> str:
+    async def _decide(self, user: str, decision: str, about: dict[str, Any]) -> str:
         """Decides as the user that this Slack user is linked to; returns the reason in words if it was rejected."""
         token = self._config.people.get(user)
         if token is None:
@@ -85,7 +85,7 @@ class Slack:
         try:
             answer = await self._http.post(
                 f"{self._config.perdure}/v1/approvals/{about['id']}/decision",
-                json={**_DECISIONS[decision], "digest": about["digest"]},
+                json={**_DECISIONS[decision], "digest": about["digest"], "revision": about.get("revision")},
                 headers={"Authorization": f"Bearer {token}"},
             )
             reply = answer.json()
@@ -123,7 +123,7 @@ def _blocks(notice: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     blocks: list[dict[str, Any]] = [_section("\n".join(lines))]
     if has_buttons(approval):
-        about = json.dumps({"id": approval["id"], "digest": approval["digest"]})
+        about = json.dumps({"id": approval["id"], "digest": approval["digest"], "revision": approval.get("revision")})
         blocks.append(_section(f"```{_escape_markup(arguments_text(approval)).replace('`', 'ˋ')}```"))
         blocks.append({"type": "actions", "elements": [_button(each, about) for each in _DECISIONS]})
     return blocks

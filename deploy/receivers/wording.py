@@ -5,6 +5,8 @@ from typing import Any
 
 MAX_ARGUMENTS_CHARACTERS = 1_500
 """Maximum length of arguments in a message; longer ones are read and decided on their page."""
+MAX_MESSAGE_CHARACTERS = 300
+"""Maximum length of each of the requester's messages; longer ones are read on the approval's page."""
 _OPEN = "pending"
 
 
@@ -27,8 +29,19 @@ def fact_lines(approval: dict[str, Any]) -> list[str]:
     lines = [f"Requested by {approval['requested_by']}, agent {approval['agent']}"]
     if is_open(approval):
         to_whom = approval["assignee"] or f"the role {approval['reviewer_role']}"
-        lines += [f"Reviewers: {to_whom}", f"Expires {approval['expires_at']}"]
+        lines += [f"Reviewers: {to_whom}", f"Expires {approval['expires_at']}", *_message_lines(approval)]
     return lines
+
+
+def _message_lines(approval: dict[str, Any]) -> list[str]:
+    """Returns the requester's messages since the request was opened, newest last, with every character visible. Their
+    texts are included only if the arguments are."""
+    count, messages = int(approval.get("revision") or 1) - 1, approval.get("messages_since") or []
+    if not count:
+        return []
+    noun = "message" if count == 1 else "messages"
+    quoted = [json.dumps(each["text"][:MAX_MESSAGE_CHARACTERS], ensure_ascii=True) for each in messages]
+    return [f"Since then, {approval['requested_by']} has written {count} {noun}", *quoted]
 
 
 def arguments_text(approval: dict[str, Any]) -> str:

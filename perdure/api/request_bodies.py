@@ -229,6 +229,7 @@ class FileBody(Body):
 Comment = Annotated[str, Field(max_length=4_000), BlankAsEmpty]
 ReasonCode = Annotated[str, Field(max_length=100), BlankAsEmpty]
 UserName = Annotated[str, Field(min_length=1, max_length=63)]
+Revision = Annotated[int | None, Field(ge=1, le=2**31 - 1, strict=True)]
 
 
 class DecisionBody(Body):
@@ -238,6 +239,8 @@ class DecisionBody(Body):
     """A decision from the approval's `allowed_decisions`."""
     digest: str = Field(max_length=128)
     """The digest of the call that the reviewer has seen. Another one is 409 `digest_differs`."""
+    revision: Revision = None
+    """The approval's `revision` that the reviewer has seen. An older one is 409 `approval_revision_stale`."""
     args: dict[str, JsonValue] | None = None
     """The new arguments, for an edit only."""
     comment: Comment = ""
@@ -284,6 +287,8 @@ class ItemBody(Body):
     """The approval's id."""
     digest: str = Field(max_length=128)
     """The digest of the call that the reviewer has seen."""
+    revision: Revision = None
+    """The approval's `revision` that the reviewer has seen. An older one is 409 `approval_revision_stale`."""
     decision: Decision
     """Any decision except an edit."""
     comment: Comment = ""

@@ -19,6 +19,7 @@ class BatchItem(TypedDict):
 
     id: str
     digest: str
+    revision: NotRequired[int]
     decision: Literal["approve", "reject"]
     comment: NotRequired[str]
     reason_code: NotRequired[str]
@@ -78,18 +79,20 @@ def decide(
     decision: Decision,
     digest: str,
     *,
+    revision: int | None = None,
     args: Mapping[str, Any] | None = None,
     comment: str | None = None,
     reason_code: str | None = None,
     idempotency_key: str = "",
 ) -> Call[Approval]:
-    """Decides and returns the approval after that; `digest` is that of the call that the reviewer saw.
+    """Decides and returns the approval after that; `digest` and `revision` are those that the reviewer saw.
 
     If more than one reviewer must approve, the approval may still be `pending`, with the votes so far.
     """
     body: dict[str, JsonValue] = {
         "decision": decision,
         "digest": digest,
+        "revision": revision,
         "args": None if args is None else dict(args),
         "comment": comment or None,
         "reason_code": reason_code or None,
@@ -102,7 +105,7 @@ def decide_many(items: Sequence[BatchItem], *, idempotency_key: str = "") -> Cal
 
     Only calls of low risk and of one tool can be approved together. Any calls can be rejected together.
     """
-    decisions: list[JsonValue] = [{name: str(value) for name, value in item.items() if value} for item in items]
+    decisions: list[JsonValue] = [{name: value for name, value in item.items() if value} for item in items]
     return post(path("approvals", "decisions"), parsed_as(Page[ItemAnswer]), {"items": decisions}, key=idempotency_key)
 
 

@@ -125,6 +125,14 @@ class Fallback(Answer):
     at: datetime | None = None
 
 
+class MessageSince(Answer):
+    """A message that the requester added while the request waited."""
+
+    at: datetime | None = None
+    text: str = ""
+    """The beginning of the message; empty if it was erased."""
+
+
 class Approval(Answer):
     """A call that needs, or has received, a reviewer's decision."""
 
@@ -147,7 +155,7 @@ class Approval(Answer):
     """The pinned arguments: the call runs with exactly these."""
     args_schema: dict[str, Any] = Field(default={}, alias="schema")
     """The schema that the arguments must match, even after an edit; named `schema` in JSON."""
-    revision: dict[str, Any] | None = None
+    pending_edit: dict[str, Any] | None = None
     """The user who changed the arguments before the quorum was reached, and the earlier arguments (`args_before`)."""
     digest: str = ""
     """The digest that a decision must name, so that it applies to exactly this call."""
@@ -170,6 +178,11 @@ class Approval(Answer):
     result: Any = None
     """The result to review, for a checkpoint."""
     prompt_excerpt: str = ""
+    messages_since: list[MessageSince] = []
+    """The requester's messages that the model had not received when the request was opened, or that joined since. The
+    newest is last, and at most 20 are returned. A brief list has only the beginning of the newest."""
+    revision: int = 1
+    """Grows with each such message. A decision names the revision that the reviewer has seen."""
     requested_by: str = ""
     requested_at: datetime | None = None
     expires_at: datetime | None = None

@@ -19,9 +19,10 @@ from perdure.store.approvals import reissue
 from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from perdure.temporal import workflow_client
-from tests.harness import own_queues
+from tests.harness import Harness, own_queues
 from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_turns import code, conversation, pages, refusal
+from tests.integration.test_turn_admission import steer
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,43 @@ async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(ap
     assert shown["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
     assert asked.approval["allowed_decisions"] == [], "who asked for it decides nothing"
     assert [entry["what"] for entry in shown["history"]] == ["approval.opened"]
+
+
+async def test_a_message_that_joins_reaches_the_reviewer_and_an_older_revision_decides_nothing(
+    api: Api, requester: Caller, admin: Caller
+) -> None:
+    asked = await paused(api)
+    assert (asked.approval["revision"], asked.approval["messages_since"]) == (1, [])
+    path = f"/v1/conversations/{asked.approval['conversation_id']}/turns"
+    texts = [f"wait {number}" + "!" * 3_000 for number in range(2)]
+    for text in texts:
+        body = {"message": text, "on_busy": "steer"}
+        assert (await requester.post(path, json=body)).json()["turn_id"] == asked.turn_id
+    shown = (await admin.get(asked.path)).json()
+    assert shown["revision"] == 3 and shown["version"] > int(str(asked.approval["version"]))
+    assert [each["text"][:6] for each in shown["messages_since"]] == ["wait 0", "wait 1"]
+    assert {len(each["text"]) for each in shown["messages_since"]} == {2_000}
+    assert [entry["what"] for entry in shown["history"]][1:] == ["approval.message_joined"] * 2
+    brief = (await admin.get("/v1/approvals", params={"turn": asked.turn_id, "brief": True})).json()["items"]
+    assert [(each["revision"], len(each["messages_since"])) for each in brief] == [(3, 1)]
+    stale = await asked.decided(admin, digest="0" * 64, revision=2)
+    assert (refusal(stale), stale.json()["error"]["details"]) == ((409, "approval_revision_stale"), {"revision": 3})
+    items = [{"id": asked.approval["id"], **asked.body("reject", comment="no", revision=1)}]
+    several = (await admin.post("/v1/approvals/decisions", json={"items": items})).json()["items"]
+    assert several[0]["error"]["code"] == "approval_revision_stale"
+    assert refusal(await asked.decided(admin, digest="0" * 64, revision=3)) == (409, "digest_differs")
+    assert (await asked.decided(admin, "reject", comment="no", revision=3)).status_code == 200
+    assert refusal(await asked.decided(admin, revision=1)) == (409, "already_decided")
+    assert (await final_turn(admin, asked.turn_id))["status"] == "completed"
+    closed = (await admin.get(asked.path)).json()
+    assert (closed["decision"]["seen_revision"], len(closed["messages_since"])) == (3, 2), "they stay when received"
+
+
+async def test_a_message_that_waits_when_a_request_is_opened_is_on_it(harness: Harness) -> None:
+    address = await harness.plan(("refund", {"order": "1042"}))
+    await steer(harness, address, "not that one")
+    await harness.open(address, "t1.0")
+    assert len((await harness.approval_row(address))["joined_messages"]) == 1
 
 
 NO: list[tuple[str, str, str]] = [

@@ -155,8 +155,8 @@ async def get_approval(services: ServicesDep, caller: Caller, approval_id: Appro
 async def decide_approval(
     services: ServicesDep, caller: DecidingCaller, approval_id: ApprovalId, body: DecisionBody, key: Key = None
 ) -> JSONResponse:
-    """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed. If the
-    status is still `pending`, other reviewers must decide, too."""
+    """Decides on a request; each reviewer decides once. `digest` is the digest of the call that you reviewed,
+    `revision` the revision. If the status is still `pending`, other reviewers must decide, too."""
     turn: dict[str, Any] = {}
 
     async def run(checked_digest: str) -> JSONResponse:
@@ -436,9 +436,7 @@ async def _decide_one(
     approval_id = as_uuid(item.id, "approval")
     is_allowed = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and can_approve)
     refusal = None if is_allowed else CallerError("not_in_bulk", BULK_REFUSAL, status=422)
-    decision = SubmittedDecision(
-        decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
-    )
+    decision = SubmittedDecision(**item.model_dump(exclude={"id"}), channel="bulk")
     route = f"{BULK_ROUTE}/{approval_id}"
     async with services.db.transaction(caller.tenant_id) as tx:
         if key is not None:

@@ -58,13 +58,15 @@ def show_details(approval: Approval, *, full: bool) -> None:
         ("requested by", f"{approval.requested_by}, {format_time(approval.requested_at)}"),
         ("related", _related_text(approval)),
         ("context", approval.prompt_excerpt),
+        *_message_fields(approval),
         ("rule", approval.rule),
         *(reviewer_fields(approval) if is_pending else ()),
         *(("vote", vote_text(approval, vote)) for vote in approval.votes),
         ("expires", expiry_text(approval) if is_pending else ""),
         ("held", _hold_text(approval)),
-        ("changed by", str((approval.revision or {}).get("by") or "")),
+        ("changed by", str((approval.pending_edit or {}).get("by") or "")),
         *digest_fields(approval),
+        ("revision", approval.revision if approval.revision > 1 else ""),
         ("turn", approval.turn_id),
         ("temporal", approval.links.get("temporal", "")),
         ("decision", _decision_text(approval)),
@@ -74,6 +76,20 @@ def show_details(approval: Approval, *, full: bool) -> None:
         fields(pairs, max_characters=None)
     else:
         fields(pairs)
+
+
+def _message_fields(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Yields the requester's messages since the request was opened, newest last."""
+    omitted = approval.revision - 1 - len(approval.messages_since)
+    if approval.messages_since and omitted:
+        yield "messages since", f"{omitted} earlier ones are not shown"
+    for message in approval.messages_since:
+        yield "message since", f"{format_time(message.at)}: {message.text or '(erased)'}"
+
+
+def show_messages(approval: Approval) -> None:
+    """Shows the requester's messages since the request was opened."""
+    fields([*_message_fields(approval)], max_characters=None)
 
 
 def is_on_hold(approval: Approval) -> bool:
@@ -294,9 +310,9 @@ def _short_digest(digest: str) -> str:
 
 def _arguments_before_and_after(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Returns the requested arguments, if a reviewer has changed them, and the arguments that run."""
-    revision = approval.revision or {}
-    if isinstance(revision.get("args_before"), dict):
-        return revision["args_before"], approval.args
+    edit = approval.pending_edit or {}
+    if isinstance(edit.get("args_before"), dict):
+        return edit["args_before"], approval.args
     decided = (approval.decision or {}).get("args")
     return (approval.args, decided) if isinstance(decided, dict) else (None, approval.args)
 

@@ -1,7 +1,8 @@
 """`perdure approvals approve|edit|reject|respond`: one decision on exactly the call that was just shown.
 
-Every decision names the digest of the call, which this command has shown in full. If the call has changed since then,
-the API rejects the decision. On a terminal a decision asks for confirmation (perdure/cli/terminal.py).
+Every decision names the digest of the call and the revision of the request, which this command has shown in full. If
+the call has changed since then, or if the requester has written, the API rejects the decision. On a terminal a decision
+asks for confirmation (perdure/cli/terminal.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.approvals.card import differences, is_on_hold, show_arguments, show_details
+from perdure.cli.approvals.card import differences, is_on_hold, show_arguments, show_details, show_messages
 from perdure.cli.connection import Role, command, connect
 from perdure.cli.terminal import (
     DECIDED,
@@ -48,22 +49,35 @@ Comment = Annotated[str, typer.Option(metavar="TEXT", help="A comment for the re
 Digest = Annotated[
     str, typer.Option(metavar="SHA256", help="Decide only if the call has this digest (see `show --json`).")
 ]
+SeenRevision = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Decide only if the requester has not written since this revision."),
+]
 _UNCHANGED_MESSAGE = "The arguments are unchanged, so nothing was sent; to run the call as it is, use `approve`"
 _INVALID_ARGUMENT_CODES = frozenset({"args_invalid", "invalid_input"})
 _COMMENT_PREFIX = "//"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the reviewer has seen, if the options name it; otherwise it is what the command has shown."""
+
+    digest: str = ""
+    revision: int | None = None
 
 
 def approve(
     approval_id: ApprovalId,
     comment: Comment = "",
     digest: Digest = "",
+    revision: SeenRevision = None,
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
     """Approve exactly this call."""
     with pending_approval(approval_id, as_name, as_json) as (client, approval):
-        _decide(client, approval, "approve", digest, yes=yes, as_json=as_json, comment=comment)
+        _decide(client, approval, "approve", Seen(digest, revision), yes=yes, as_json=as_json, comment=comment)
 
 
 def reject(
@@ -71,6 +85,7 @@ def reject(
     comment: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which is sent to the agent.")] = "",
     reason: Annotated[str, typer.Option(metavar="CODE", help="A reason code from the policy, or your own.")] = "",
     digest: Digest = "",
+    revision: SeenRevision = None,
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -85,7 +100,16 @@ def reject(
             reason = "" if index is None else approval.reject_reasons[index]
             if not (comment or reason):
                 raise fail("No reason was given; nothing was sent", OTHER)
-        _decide(client, approval, "reject", digest, yes=yes, as_json=as_json, comment=comment, reason_code=reason)
+        _decide(
+            client,
+            approval,
+            "reject",
+            Seen(digest, revision),
+            yes=yes,
+            as_json=as_json,
+            comment=comment,
+            reason_code=reason,
+        )
 
 
 def edit(
@@ -95,26 +119,28 @@ def edit(
     ] = None,
     comment: Comment = "",
     digest: Digest = "",
+    revision: SeenRevision = None,
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
     """Edit the arguments in $EDITOR and approve the edited call. The changes are shown before they are sent. Invalid
     arguments reopen the editor."""
+    seen = Seen(digest, revision)
     with pending_approval(approval_id, as_name, as_json) as (client, approval):
         try:
             if args is not None:
                 changed = parse_object(args)
                 if same_json(changed, approval.args):
                     raise EditFailed(_UNCHANGED_MESSAGE)
-                _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
+                _send_edit(client, approval, changed, seen, yes=yes, as_json=as_json, comment=comment)
                 return
             title = f"Arguments of {subject(approval)}, approval {approval.id}"
             editor = ArgumentEdit(approval.args, approval.args_schema, title, at_terminal() and not as_json)
 
             def send(changed: dict[str, Any]) -> str | None:
                 try:
-                    _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
+                    _send_edit(client, approval, changed, seen, yes=yes, as_json=as_json, comment=comment)
                 except ApiError as error:
                     if editor.is_interactive and error.code in _INVALID_ARGUMENT_CODES:
                         return error.message
@@ -136,6 +162,7 @@ def respond(
         str, typer.Argument(metavar="TEXT", help="The response that the agent receives instead of the call's result.")
     ],
     digest: Digest = "",
+    revision: SeenRevision = None,
     yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
@@ -144,7 +171,7 @@ def respond(
     if is_blank(text):
         raise fail("TEXT is empty; write the response that the agent receives instead of the call's result", USAGE)
     with pending_approval(approval_id, as_name, as_json) as (client, approval):
-        _decide(client, approval, "respond", digest, yes=yes, as_json=as_json, comment=text)
+        _decide(client, approval, "respond", Seen(digest, revision), yes=yes, as_json=as_json, comment=text)
 
 
 @contextmanager
@@ -194,7 +221,7 @@ def _send_edit(
     client: Client,
     approval: Approval,
     changed: Mapping[str, Any],
-    digest: str,
+    seen: Seen,
     *,
     yes: bool,
     as_json: bool,
@@ -203,14 +230,14 @@ def _send_edit(
     if not as_json:
         for line in differences(approval.args, changed):
             say(line)
-    _decide(client, approval, "edit", digest, yes=yes, as_json=as_json, args=changed, comment=comment)
+    _decide(client, approval, "edit", seen, yes=yes, as_json=as_json, args=changed, comment=comment)
 
 
 def _decide(
     client: Client,
     approval: Approval,
     decision: Decision,
-    digest: str,
+    seen: Seen,
     *,
     yes: bool,
     as_json: bool,
@@ -218,10 +245,16 @@ def _decide(
     comment: str = "",
     reason_code: str = "",
 ) -> None:
-    """Asks for confirmation on a terminal, then sends the digest of the call that was shown."""
+    """Asks for confirmation on a terminal, then sends the digest and the revision that were shown."""
     confirm(f"{decision} this request?", yes=yes, as_json=as_json)
     decided = client.approvals.decide(
-        approval.id, decision, digest or approval.digest, args=args, comment=comment, reason_code=reason_code
+        approval.id,
+        decision,
+        seen.digest or approval.digest,
+        revision=seen.revision or approval.revision,
+        args=args,
+        comment=comment,
+        reason_code=reason_code,
     )
     if as_json:
         say_json(decided)
@@ -382,13 +415,14 @@ def error_item(approval_id: str, code: str, message: str, status: int) -> ItemAn
 def _print_requests(approvals: list[Approval]) -> None:
     for approval in approvals:
         say(f"{subject(approval)} (risk {approval.risk}), agent {approval.agent}, requested by {approval.requested_by}")
+        show_messages(approval)
         show_arguments(approval)
         say()
 
 
 def _batch_item(approval: Approval, decision: BatchDecision, comment: str, reason: str) -> BatchItem:
     value: Literal["approve", "reject"] = "approve" if decision is BatchDecision.APPROVE else "reject"
-    item = BatchItem(id=approval.id, digest=approval.digest, decision=value)
+    item = BatchItem(id=approval.id, digest=approval.digest, revision=approval.revision, decision=value)
     if comment:
         item["comment"] = comment
     if reason:

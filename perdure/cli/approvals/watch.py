@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from perdure.cli.approvals.card import claim_text, show_arguments, votes_text
+from perdure.cli.approvals.card import claim_text, show_arguments, show_messages, votes_text
 from perdure.cli.connection import command
 from perdure.cli.terminal import ago, cell, say, say_json, time_left
 from perdure.client import Client
@@ -103,6 +103,7 @@ class LineScreen:
             f"‖ {subject(approval)} (risk {approval.risk}), agent {approval.agent}, requested by "
             f"{approval.requested_by}"
         )
+        show_messages(approval)
         show_arguments(approval)
         say(f"  {command('approvals', 'approve', approval.id)}")
 
@@ -116,6 +117,7 @@ class LineScreen:
             "claimed by": claim_text(approval),
             "votes": votes_text(approval),
             "digest": approval.digest[:16],
+            "messages since": approval.revision - 1,
         }
         state = ", ".join(f"{name} {value}" for name, value in fields.items() if value)
         say(f"~ {subject(approval)} ({approval.id}) {state}")
@@ -146,6 +148,7 @@ def _shown_state(approval: Approval) -> tuple[object, ...]:
     """Returns the values whose changes are shown. The expiry of a claim is not one of them."""
     return (
         approval.digest,
+        approval.revision,
         approval.reviewer_role,
         approval.assignee,
         approval.claimed_by,

@@ -1,6 +1,6 @@
 """Rules for decisions: who can decide, and the order of refusals.
 
-The order is part of the contract: 404, 403, 409 decided, 410, 409 voted or claimed, 409 digest, 422.
+The order is part of the contract: 404, 403, 409 decided, 410, 409 voted or claimed, 409 revision, 409 digest, 422.
 """
 
 from collections.abc import Collection, Sequence
@@ -255,6 +255,8 @@ class ApprovalRecord:
     """The decisions that this decider's relation to the requester excludes (perdure/core/approvals/relations.py)."""
     exclusion: CallerError | None = None
     """The refusal of these decisions."""
+    revision: int = 1
+    """Grows with each message of the requester that joins while the request waits."""
 
     @property
     def panel(self) -> Panel:
@@ -303,17 +305,25 @@ def decision_refusal(
     decider: Decider,
     decision: Decision,
     digest: str,
+    revision: int | None = None,
     *,
     reasoned: bool,
     args_given: bool,
     text: bool,
     unfit: CallerError | None = None,
 ) -> CallerError | None:
-    """Returns the first reason why this decision is refused, or None. `unfit` is a refusal of the route, which comes
-    after the digest check."""
+    """Returns the first reason why this decision is refused, or None. `revision` is the one that the reviewer has seen,
+    or None. `unfit` is a refusal of the route, which comes after the digest check."""
     refusal = participation_refusal(record, decider, decision)
     if refusal is not None:
         return refusal
+    if revision is not None and revision < record.revision:
+        return CallerError(
+            "approval_revision_stale",
+            "The requester has written since you opened the request; read `messages_since`, then decide again",
+            {"revision": record.revision},
+            status=409,
+        )
     if digest != record.digest:
         return CallerError(
             "digest_differs",

@@ -21,7 +21,7 @@ decide_router = APIRouter()
 _UNCHANGED_MESSAGE = "The arguments are unchanged, so nothing was sent. To run the call as it is, approve it."
 NOT_RESPONDING_TITLE = "The service is not responding"
 _CHAT_ADDRESS = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
-"""Addresses to which a decision taken within a conversation returns."""
+"""Addresses to which a decision or a withdrawal within a conversation returns."""
 
 
 @decide_router.post("/review/{approval_id}/decision")
@@ -41,6 +41,7 @@ async def decision(post: CheckedPost, approval_id: str) -> Response:
             approval_id,
             choice,  # type: ignore[arg-type]
             form.get("digest"),
+            revision=seen_revision(form.get("revision")),
             args=args,
             comment=form.raw("comment"),
             reason_code=form.get("reason_code"),
@@ -51,9 +52,14 @@ async def decision(post: CheckedPost, approval_id: str) -> Response:
             raise
         reason = SEND_AGAIN_MESSAGE if error.status in (0, 503) else error.message
         return await _show_refusal(post, approval_id, error.status or 503, reason)
-    back = form.get("back")
-    approval_address = f"/review/{approval_id}{filters_of_visit(post.visit, form).list_query}"
-    return RedirectResponse(back if _CHAT_ADDRESS.fullmatch(back) else approval_address, 303)
+    return RedirectResponse(_address_after(post, approval_id), 303)
+
+
+def _address_after(post: Post, approval_id: str) -> str:
+    """Returns the conversation from which the form was sent, or the request's page."""
+    back = post.form.get("back")
+    page_address = f"/review/{approval_id}{filters_of_visit(post.visit, post.form).list_query}"
+    return back if _CHAT_ADDRESS.fullmatch(back) else page_address
 
 
 @decide_router.post("/review/{approval_id}/edit")
@@ -61,8 +67,9 @@ async def edit(post: CheckedPost, approval_id: str) -> HTMLResponse:
     """Shows the edited and the requested call side by side, before the edit is sent."""
     approval = await post.visit.api.approvals.get(approval_id)
     form = post.form
-    if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
-        reason = "The call has changed since you edited it, or can no longer be edited. Review it again."
+    has_changed = (seen_revision(form.get("revision")) or approval.revision) < approval.revision
+    if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest or has_changed:
+        reason = "The request has changed since you edited the call, or can no longer be edited. Review it again."
         return await show_approval(post.visit, approval, RejectedForm(form, reason), status=409)
     args, faults, reason = _read_edit(approval, form)
     if faults or reason:
@@ -83,9 +90,14 @@ async def edit(post: CheckedPost, approval_id: str) -> HTMLResponse:
         args=args,
         exact=json.dumps(args, ensure_ascii=True),
         lines=differences(approval.args, args),
-        pairs=[pair for pair in form.pairs if pair[0] not in ("csrf", "comment", "key", "digest")],
+        pairs=[pair for pair in form.pairs if pair[0] not in ("csrf", "comment", "key", "digest", "revision")],
         comment=form.raw("comment") or "",
     )
+
+
+def seen_revision(text: str) -> int | None:
+    """Returns the revision that a form names, or None."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _read_edit(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str, str], str]:
@@ -206,4 +218,4 @@ async def act(post: CheckedPost, approval_id: str, verb: str) -> Response:
         approval = await post.visit.api.approvals.get(approval_id)
         rejected = RejectedForm(post.form, f"Not done: {error.message}")
         return await show_approval(post.visit, approval, rejected, status=error.status)
-    return RedirectResponse(f"/review/{approval_id}{filters_of_visit(post.visit, post.form).list_query}", 303)
+    return RedirectResponse(_address_after(post, approval_id), 303)

@@ -15,6 +15,7 @@ from perdure.client.approvals import BatchItem
 from perdure.client.memory import list_promotions
 from perdure.core.agents.prompts import unwrap_result
 from perdure.core.approvals.decisions import BULK_REFUSAL, single_decision_reason
+from perdure.pages.approvals.decide import seen_revision
 from perdure.pages.approvals.filters import DAY_SECONDS, FILTER_NAMES, InboxFilters
 from perdure.pages.approvals.page import DECISION_LABELS, DECISION_PAST_LABELS, is_long, reasons_for
 from perdure.pages.render import page
@@ -37,6 +38,7 @@ _REASONS_BY_CODE = {
     "already_voted": "you have already voted",
     "approval_expired": "expired",
     "approval_outdated": "the tool or the approval policy has changed since, so the call would not run",
+    "approval_revision_stale": "the requester has written since you opened it",
     "digest_differs": "the call has changed since you opened it",
     "rate_limited": "too many decisions within a minute; retry later",
     "turn_stopped": "the turn was stopped",
@@ -128,19 +130,20 @@ async def review_selection(visit: SignedInVisit, pick: _Ids, decision: str = "")
 async def decide(post: CheckedPost) -> Response:
     """Decides on each request separately, and redirects to the results."""
     form, choice = post.form, _check_decision(post.form.get("decision"))
-    pairs = [pair.partition(":") for pair in form.all("item")]
+    picked = [[*pair.split(":"), "", ""][:3] for pair in form.all("item")]
     if choice == "reject" and not (form.get("comment") or form.get("reason_code")):
-        ids = [approval_id for approval_id, _, _ in pairs]
+        ids = [approval_id for approval_id, _, _ in picked]
         return await _show_selection(post.visit, ids, choice, form, "Enter a reason for the rejection.")
     items: list[BatchItem] = [
         {
             "id": approval_id,
             "digest": digest,
+            "revision": seen_revision(revision) or 1,
             "decision": choice,  # type: ignore[typeddict-item]
             "comment": form.raw("comment") or "",
             "reason_code": form.get("reason_code"),
         }
-        for approval_id, _, digest in pairs
+        for approval_id, digest, revision in picked
     ]
     answers = (await post.visit.api.approvals.decide_many(items, idempotency_key=form.get("key"))).items
     results = [("of", f"{each.id}:{each.error['code']}" if each.error else each.id) for each in answers]

@@ -51,7 +51,7 @@ async def show_approval(
     text = _approval_json(approval)
     is_opened = not is_long(approval) or _shows_all_arguments(visit, rejected)
     args = (approval.decision or {}).get("args") or approval.args
-    before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
+    before = (approval.pending_edit or {}).get("args_before") or (approval.args if args is not approval.args else None)
     filters = filters_of_visit(visit, rejected.form)
     previous, following = await _neighboring_approvals(visit, approval, filters)
     return page(
@@ -173,7 +173,11 @@ async def draft(post: DraftPost, approval_id: str) -> HTMLResponse:
 
 @router.get("/review/{approval_id}/state")
 async def state(
-    visit: SignedInVisit, approval_id: str, version: int, status: Annotated[str, Query(max_length=40)]
+    visit: SignedInVisit,
+    approval_id: str,
+    version: int,
+    status: Annotated[str, Query(max_length=40)],
+    revision: int = 1,
 ) -> Response:
     """Returns what has changed since the page was rendered, for its script; 204 if nothing has."""
     approval = await visit.api.approvals.get(approval_id)
@@ -184,6 +188,7 @@ async def state(
         visit,
         "approval_update.html",
         approval=approval,
+        revision=revision,
         was_open=status in ("pending", "outdated"),
         list_query=list_query,
         could_decide=bool(set(me.roles) - {"requester"}),

@@ -30,6 +30,8 @@ class SubmittedDecision(Frozen):
 
     decision: Decision
     digest: str
+    revision: int | None = None
+    """The revision that the reviewer has seen; None if the decision names none."""
     args: dict[str, JsonValue] | None = None
     comment: str = ""
     reason_code: str = ""
@@ -64,8 +66,8 @@ async def decide(
     decide too, or if a hold begins; the relay wakes the turn at its end. `per_minute` limits the user's decisions
     of the last minute.
 
-    Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
-    `turn_stopped`, 409 `approval_outdated`, EditNotChecked, 429, in this order.
+    Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 revision, 409 digest,
+    422, 409 `turn_stopped`, 409 `approval_outdated`, EditNotChecked, 429, in this order.
     """
     review = await lock_for_review(
         tx, approval_id, decider, one_at_a_time=per_minute is not None, checked_on_write=True
@@ -117,6 +119,7 @@ def _check_allowed(review: Review, submitted: SubmittedDecision, unfit: CallerEr
     review.refuse(
         submitted.decision,
         submitted.digest,
+        revision=submitted.revision,
         reasoned=not (is_blank(submitted.comment) and is_blank(submitted.reason_code)),
         args_given=submitted.args is not None,
         text=not is_blank(submitted.comment),
@@ -184,6 +187,8 @@ def decision_record(review: Review, submitted: SubmittedDecision, name: str) -> 
         "signed_in": review.signed_in,
         **review.kinship,
     }
+    if submitted.revision is not None:
+        record["seen_revision"] = submitted.revision
     return record if review.reviewer.user_id == review.decider.user_id else {**record, "for": review.reviewer.name}
 
 

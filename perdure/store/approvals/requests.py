@@ -40,6 +40,7 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.identity.origins import read_accounts
+from perdure.store.turns.steer import waiting_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def _parse_content(content: str) -> JsonValue:
         return content
 
 
-_PROMPT_CHARACTERS = 2_000
+MAX_PROMPT_CHARACTERS = 2_000
 """The maximum number of characters of the user's message that a reviewer sees."""
 
 
@@ -221,9 +222,10 @@ async def _open(
     columns = _call_columns(request, gated, subject, agent)
     columns |= policy_columns(policy, str(columns["risk"]), gated.kind)
     columns |= {
-        "prompt_excerpt": turn["content"][:_PROMPT_CHARACTERS],
+        "prompt_excerpt": turn["content"][:MAX_PROMPT_CHARACTERS],
         "snapshot": {**request.snapshot, "metadata": turn["metadata"]},
         "requested_by": turn["user_id"],
+        "joined_messages": await waiting_messages(tx, request.address.turn_id),
     }
     fallback_seconds = policy.fallback_after_seconds if policy.fallback_reviewer else None
     expires_at = await tx.fetchval(
@@ -338,7 +340,7 @@ _COLUMNS = (
     "checkpoint", "reason", "result",
     "reviewer_role", "allow_self_approval", "reviewers", "quorum", "policy_digest", "reject_reasons",
     "hold_seconds", "expires_seconds", "on_timeout", "escalation_role", "fallback_reviewer", "prompt_excerpt",
-    "snapshot", "requested_by",
+    "snapshot", "requested_by", "joined_messages",
 )
 # fmt: on
 _INSERT_APPROVAL = (

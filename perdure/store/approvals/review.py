@@ -125,6 +125,7 @@ class Review:
         decision: Decision,
         digest: str,
         *,
+        revision: int | None = None,
         reasoned: bool,
         args_given: bool,
         text: bool,
@@ -135,7 +136,7 @@ class Review:
         Raises: CallerError, the first reason in the contract's order.
         """
         given = {"reasoned": reasoned, "args_given": args_given, "text": text}
-        current = decision_refusal(self.record, self.decider, decision, digest, **given, unfit=unfit)
+        current = decision_refusal(self.record, self.decider, decision, digest, revision, **given, unfit=unfit)
         if current is not None:
             raise current
 
@@ -292,7 +293,13 @@ def approval_record(row: asyncpg.Record, votes: Sequence[Vote]) -> ApprovalRecor
         claim=claimed,
         requester_is_admin=bool(row["requester_is_admin"]),
         quorum=row["quorum"],
+        revision=revision_of(row),
     )
+
+
+def revision_of(row: asyncpg.Record) -> int:
+    """Returns the revision of an approval: 1, and one more for each message that joined while it waited."""
+    return len(row["joined_messages"]) + 1
 
 
 ESCALATED = """

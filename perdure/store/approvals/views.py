@@ -25,15 +25,17 @@ from perdure.core.approvals.validity import decisions_that_run
 from perdure.core.calls.description import arguments_on_one_line, describe_call
 from perdure.core.delivery import says_args
 from perdure.core.identity import OWN_CREDENTIAL, Credential
+from perdure.core.text import preview
 from perdure.store.agents import RELATED_DECIDE, card_of_version, published_agent
 from perdure.store.approvals.reissue import outdated_reasons, policy_difference
-from perdure.store.approvals.requests import event_call_id
+from perdure.store.approvals.requests import MAX_PROMPT_CHARACTERS, event_call_id
 from perdure.store.approvals.review import (
     OPEN,
     PAST_LAST_DEADLINE,
     accounts_of,
     approval_record,
     find_outdated,
+    revision_of,
     with_delegations,
     with_relations,
 )
@@ -47,6 +49,17 @@ has not been stored yet."""
 _EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
 _OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED, ApprovalStatus.OUTDATED}
 """Statuses that are stored in the row and depend neither on the time nor on the published agent."""
+_MAX_MESSAGES = 20
+"""The maximum number of messages that an approval shows: the newest ones. `revision` counts all."""
+MESSAGES_SINCE = f"""
+(SELECT jsonb_agg(jsonb_build_object('at', m.created_at, 'text',
+     CASE WHEN length(m.content) > {MAX_PROMPT_CHARACTERS} THEN left(m.content, {MAX_PROMPT_CHARACTERS - 1}) || '…'
+       ELSE m.content END) ORDER BY j.place)
+ FROM unnest(a.joined_messages[greatest(1, cardinality(a.joined_messages) - {_MAX_MESSAGES - 1}):])
+   WITH ORDINALITY AS j(id, place) JOIN messages m ON m.id = j.id)
+"""
+"""The requester's messages since the request was opened, oldest first. The texts are read from the messages, so that an
+erasure covers them."""
 _APPROVAL_COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
   'admin' = ANY(r.roles) AS requester_is_admin, t.asked_how, t.asked_by, {RELATED_DECIDE} AS related_decide,
@@ -58,7 +71,8 @@ a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, 
      'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles) AND b.disabled_at IS NULL AND v.role = ANY(b.roles))
      ORDER BY v.id)
    FROM approval_votes v JOIN users b ON b.id = v.user_id JOIN users o ON o.id = v.seat_id
-   WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes
+   WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes,
+  {MESSAGES_SINCE} AS messages_since
 """
 _APPROVAL_FROM = """
 FROM approvals a JOIN turns t ON t.id = a.turn_id JOIN users r ON r.id = a.requested_by
@@ -90,7 +104,7 @@ HAS_VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
 DECISIONS = ("approve", "edit", "reject", "respond")
-_LONG_FIELDS = ("args", "schema", "revision", "result", "decision")
+_LONG_FIELDS = ("args", "schema", "pending_edit", "result", "decision")
 """The fields of a card that can be long."""
 KINDS = ("agent", "tool", "risk", "role")
 """The properties that pending requests are grouped by."""
@@ -272,8 +286,11 @@ def _allowed_decisions(
 
 
 def brief_of(card: dict[str, object]) -> dict[str, object]:
-    """Returns a card without the arguments and the other fields that can be long, for long lists."""
-    return {name: value for name, value in card.items() if name not in _LONG_FIELDS}
+    """Returns a card without the arguments and the other fields that can be long, for long lists. Of the messages since
+    it keeps the beginning of the newest."""
+    since = card["messages_since"]
+    newest = [{**each, "text": preview(each["text"])} for each in since[-1:]] if isinstance(since, list) else []
+    return {name: value for name, value in card.items() if name not in _LONG_FIELDS} | {"messages_since": newest}
 
 
 def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
@@ -311,7 +328,9 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "args": (revision or row)["args"],
         "schema": row["schema"],
         "digest": (revision or row)["digest"],
-        "revision": revision,
+        "pending_edit": revision,
+        "revision": revision_of(row),
+        "messages_since": row["messages_since"] or [],
         "rule": row["rule"],
         "checkpoint": row["checkpoint"],
         "reason": row["reason"],
@@ -530,7 +549,8 @@ def _decision_view(row: asyncpg.Record) -> dict[str, object]:
 
 _NOTICE = f"""
 SELECT a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision, a.reviewer_role, a.requested_at,
-  a.expires_at, a.decided_at, a.version, {STATUS_NOW} AS status_now, a.decision->>'type' AS decision,
+  a.expires_at, a.decided_at, a.version, a.joined_messages, {MESSAGES_SINCE} AS messages_since,
+  {STATUS_NOW} AS status_now, a.decision->>'type' AS decision,
   r.name AS requester, d.name AS decider, s.name AS assigned
 FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
   LEFT JOIN users s ON s.id = a.assignee
@@ -548,6 +568,7 @@ async def approval_delivery(tx: Connection, approval_id: str, *, with_args: bool
         "id": str(row["id"]),
         "status": row["status_now"],
         "version": row["version"],
+        "revision": revision_of(row),
         "kind": row["kind"],
         "tool": row["tool"],
         "agent": row["agent_id"],
@@ -564,4 +585,5 @@ async def approval_delivery(tx: Connection, approval_id: str, *, with_args: bool
     if says_args(row["risk"], with_args=with_args):
         decided = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
         delivery |= {"args": decided["args"], "digest": decided["digest"]}
+        delivery["messages_since"] = row["messages_since"] or []
     return delivery

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 
-NEWEST = "0044"
+NEWEST = "0045"
 """The revision that this program requires. Tests check that it is the last one in `versions/`."""
 LOCK = 7_236_110
 """The number of Perdure's advisory lock, which prevents two starts from migrating at the same time."""

@@ -9,22 +9,50 @@ Locks: each function holds the turn's lock and then the conversation's. Without 
 wait for it at the commit, where foreign keys are checked, while holding the conversation's lock (measured: a deadlock).
 """
 
+from pydantic import JsonValue
+
 from perdure.contracts.events import MESSAGE_JOINED, QUEUED
 from perdure.contracts.messages import Joined, MessageRef, Role
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
 from perdure.core.budgets import tighten_limits
 from perdure.core.text import estimated_tokens, preview
+from perdure.store import audit
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 async def add_message(tx: Connection, address: TurnAddress, text: str) -> str:
-    """Adds a message that waits for the next model call of the conversation's active turn. Returns its id."""
+    """Adds a message that waits for the next model call of the conversation's active turn. Returns its id.
+
+    The turn's requests whose call has not started get it, too: their reviewers see it, and their revision grows.
+    """
     message_id = new_id()
+    await _show_to_reviewers(tx, address, message_id)
     waits = NewMessage(message_id, Role.USER, text, tokens=estimated_tokens(text))
     await write(tx, address, [NewEvent(MESSAGE_JOINED, {"message_id": message_id, "heard": False})], [waits])
     await tx.execute("UPDATE messages SET in_transcript = false, joins = '' WHERE id = $1", message_id)
     return message_id
+
+
+# An approved call that has not started can still be withdrawn, or its request opened again.
+_SHOW = """
+UPDATE approvals SET joined_messages = joined_messages || $2::uuid, version = version + 1
+WHERE turn_id = $1 AND (status = 'pending' OR (kind = 'approval' AND status IN ('approved', 'edited')))
+RETURNING id, requested_by, cardinality(joined_messages) + 1 AS revision
+"""
+
+
+async def _show_to_reviewers(tx: Connection, address: TurnAddress, message_id: str) -> None:
+    for row in await tx.fetch(_SHOW, address.turn_id, message_id):
+        data: dict[str, JsonValue] = {"message_id": message_id, "revision": row["revision"]}
+        actor = str(row["requested_by"])
+        await audit.record(tx, "approval.message_joined", str(row["id"]), data, actor=actor, turn_id=address.turn_id)
+
+
+async def waiting_messages(tx: Connection, turn_id: str) -> list[str]:
+    """Returns the ids of the messages that no model call of the turn has received yet, oldest first."""
+    rows = await tx.fetch("SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq", turn_id)
+    return [str(row["id"]) for row in rows]
 
 
 async def read_joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
@@ -82,8 +110,7 @@ async def queue_unreceived(tx: Connection, address: TurnAddress) -> str | None:
     The first message starts the turn, and the others are added to it. It has the settings of the ending turn, except
     limits that a reviewer raised for that turn. The caller holds the turn's and the conversation's lock.
     """
-    waiting = "SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq"
-    ids = [str(row["id"]) for row in await tx.fetch(waiting, address.turn_id)]
+    ids = await waiting_messages(tx, address.turn_id)
     if not ids:
         return None
     turn_id = new_id()

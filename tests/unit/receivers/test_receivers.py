@@ -160,7 +160,7 @@ async def test_a_button_decides_as_the_linked_person(receiver: httpx.AsyncClient
     assert await press(receiver, "U1", "reject") == 200
     (_, approve, token), (_, reject, _) = remote.calls
     assert token == "Bearer perdure_ann_token", "never the bot's"
-    assert approve == {"decision": "approve", "digest": "d" * 64}
+    assert approve == {"decision": "approve", "digest": "d" * 64, "revision": 2}
     assert (reject["decision"], reject["reason_code"]) == ("reject", "from_chat")
 
 
