@@ -37,7 +37,7 @@ NEUTRAL = {
       api_tokens.created_by api_tokens.token_sha256 approval_votes.created_by approval_votes.decision
       approval_votes.digest approval_votes.role approvals.agent_id approvals.call_id approvals.checkpoint
       approvals.differs_at approvals.digest approvals.effect approvals.escalation_role approvals.kind approvals.nonce
-      approvals.on_timeout
+      approvals.joined_messages approvals.on_timeout
       approvals.policy_digest approvals.reviewer_role approvals.risk approvals.rule approvals.status approvals.tool
       approvals.tool_version audit.body_digest audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.*
       audit_heads.* bundles.tool byte_usage.scope conversation_facts.type conversation_memory_usage.*

@@ -59,12 +59,12 @@ def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
     assert "dou\\u001bble" in ended.out and "not now" in ended.out
     assert ended.code == (1 if sent is None else 0)
     bodies = [asked.body for asked in cli.asked[1:]]
-    assert bodies == ([] if sent is None else [{"decision": "reject", "digest": "d" * 64, **sent}])
+    assert bodies == ([] if sent is None else [{"decision": "reject", "digest": "d" * 64, "revision": 2, **sent}])
 
 
 def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(cli: Perdure) -> None:
     before, after = {"order": "1042"}, {"order": "7"}
-    revised = {**OPEN, "args": after, "revision": {"by": "una", "args": after, "args_before": before}}
+    revised = {**OPEN, "args": after, "pending_edit": {"by": "una", "args": after, "args_before": before}}
     edited = {**APPROVAL, "status": "edited", "args": before, "decision": {"type": "edit", "by": "una", "args": after}}
     cli.will(reply(revised), reply(edited))
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_several_are_shown_and_decided_in_one_request_with_their_digests(cli: Pe
     ended = cli("approvals batch approve a-1 a-2 a-1 --comment fine")
     assert ended.code == 0 and '"order": "1042"' in ended.out and '"order": "7"' in ended.out
     assert [line.split() for line in ended.out.splitlines()[-2:]] == [["a-1", "approved"], ["a-2", "approved"]]
-    sent = [{"id": each["id"], "digest": each["digest"]} for each in (FIRST, SECOND)]
+    sent = [{"id": each["id"], "digest": each["digest"], "revision": 2} for each in (FIRST, SECOND)]
     assert cli.asked[2].path == "/v1/approvals/decisions"
     assert cli.asked[2].body["items"] == [{**each, "decision": "approve", "comment": "fine"} for each in sent]
 

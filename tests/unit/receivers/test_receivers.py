@@ -31,6 +31,7 @@ def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
         "id": "a-1", "status": "pending", "version": 1, "kind": "approval", "tool": "note", "agent": "desk",
         "risk": "low", "requested_by": "requester", "expires_at": "2026-12-01T00:00:00+00:00", "assignee": None,
         "reviewer_role": "reviewer", "decision": None, "decided_by": None, "args": {"text": "hi"}, "digest": "d" * 64,
+        "revision": 2, "messages_since": [{"at": "2026-11-30T00:00:00+00:00", "text": "<!here> wait"}],
         **changed,
     }  # fmt: skip
     link = "https://perdure.test/review/a-1"
@@ -87,7 +88,7 @@ async def receiver(remote: Remote, tmp_path: Path) -> AsyncIterator[httpx.AsyncC
 async def press(
     receiver: httpx.AsyncClient, user: str, decision: str = "approve", *, secret: str = SIGNING, age: int = 0
 ) -> int:
-    value = json.dumps({"id": "a-1", "digest": "d" * 64})
+    value = json.dumps({"id": "a-1", "digest": "d" * 64, "revision": 2})
     payload = {"user": {"id": user}, "channel": {"id": "C1"}, "actions": [{"action_id": decision, "value": value}]}
     body, stamp = urlencode({"payload": json.dumps(payload)}).encode(), str(int(time.time()) - age)
     mac = hmac.new(secret.encode(), f"v0:{stamp}:".encode() + body, hashlib.sha256).hexdigest()
@@ -150,7 +151,7 @@ async def test_markup_in_a_call_is_shown_as_text(receiver: httpx.AsyncClient, re
     hostile = {"text": "<!channel> <https://evil.test|Approved> ``` *bold* \u202e\x1b[31m"}
     await tell(receiver, notice(args=hostile, requested_by="<@U1>"))
     said = text_of(remote.of("chat.postMessage")[0])
-    for inert in ("<!channel>", "<https://evil.test", "<@U1>", "\u202e", "\x1b"):
+    for inert in ("<!channel>", "<!here>", "<https://evil.test", "<@U1>", "\u202e", "\x1b"):
         assert inert not in said
     assert said.count("```") == 2, "the block that holds it ends where it should"
 
