@@ -31,15 +31,18 @@ from perdure.activities.providers.provider import Complete, TextDelta, TextWasTh
 from perdure.activities.working_memory import save_loaded_toolsets
 from perdure.contracts.activities import RetryClass
 from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.approvals import RepeatRefused
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
+from perdure.contracts.ids import step_of
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.models import has_other_key
 from perdure.core.calls.endings import length_rule, output_limit
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
 from perdure.store import budgets
+from perdure.store.approvals.verdicts import RefusedCalls, refused_calls
 from perdure.store.calls import model_calls
 from perdure.store.calls.model_calls import ModelClaim, settle_call
 from perdure.store.events.event_log import NewEvent, NewMessage
@@ -217,7 +220,8 @@ class ModelActivities:
         unread = received.complete is not None and received.complete.has_unread_calls
         plans = CallPlans(())
         if drafts:
-            plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent, has_unread=unread)
+            refused = await self._refused_calls(call, agent)
+            plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent, has_unread=unread, refused=refused)
         stated, params = agent.definition.on_length, begun.request.params
         ending = received.ending(call, length_rule(stated, params))
         thought = received.thinking_characters > 0
@@ -225,6 +229,14 @@ class ModelActivities:
         reply, messages = reply_of(call, received, failed, plans.calls, ending, limit)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
         return await self._write_reply(call, claimed, received, plans, reply, messages)
+
+    async def _refused_calls(self, call: ModelCall, agent: PublishedAgent) -> RefusedCalls:
+        """Returns the calls of the turn that are answered with their refusal, if its agent does not ask again."""
+        is_first = step_of(call.call_id) <= 1
+        if is_first or agent.definition.approvals.repeat_refused is RepeatRefused.ASK:
+            return {}
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            return await refused_calls(tx, call.address.turn_id)
 
     async def _write_reply(
         self,

@@ -12,7 +12,15 @@ from perdure.activities.providers.provider import Complete, DraftCall
 from perdure.contracts.agents import OnLength, PublishedAgent, ToolCard
 from perdure.contracts.calls import CallState, ModelCall, ModelReply, OutputAsk, OutputForm, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem
-from perdure.contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TOOL_ERROR, TOOL_RESULT, TTFT
+from perdure.contracts.events import (
+    GENERATION_COMPLETE,
+    THINKING_COMPLETE,
+    TOKEN_USAGE,
+    TOOL_DENIED,
+    TOOL_ERROR,
+    TOOL_RESULT,
+    TTFT,
+)
 from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
@@ -33,6 +41,7 @@ from perdure.core.calls.arguments import extract_groups, parse_arguments, read_o
 from perdure.core.calls.endings import NO_OBJECT, OUTPUT_LIMIT, Ending, ending_of, problem_of_cut
 from perdure.core.calls.ledger import STOPPED
 from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
+from perdure.store.approvals.verdicts import RefusedCalls
 from perdure.store.calls.model_calls import PlannedCall
 from perdure.store.database import new_id
 from perdure.store.events.event_log import NewEvent, NewMessage
@@ -48,6 +57,9 @@ _ONLY_THOUGHT = "The model returned reasoning but no answer. Raise `max_tokens`,
 MAX_THINKING_CHARACTERS = 16_384
 """Maximum length of a call's reasoning that is stored. Longer reasoning is streamed and counted, but the rest is not
 stored."""
+
+
+_EVENTS = {CallState.DONE.value: TOOL_RESULT, CallState.DENIED.value: TOOL_DENIED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ class CallPlan:
         """The event of a call that was settled when it was planned, or None."""
         if self.row.outcome is None or self.message is None:
             return None
-        kind = TOOL_RESULT if self.row.outcome["state"] == CallState.DONE.value else TOOL_ERROR
+        kind = _EVENTS.get(str(self.row.outcome["state"]), TOOL_ERROR)
         data: dict[str, JsonValue] = {"tool": self.row.tool, "result": preview(self.message.content)}
         data |= {"message_id": self.message.id} | ({"message": preview(self.fault)} if self.fault else {})
         return NewEvent(kind, data, self.row.call_id)
@@ -87,10 +99,11 @@ def plan_calls(
     sent: Collection[str],
     *,
     has_unread: bool = False,
+    refused: RefusedCalls | None = None,
 ) -> CallPlans:
     """Returns the calls of a model's answer in its order, with Perdure's ids. `sent` are the names of the tools in its
     request. No other tool runs, not even one of the agent's. The agent has the model that answered (`with_model`).
-    With `has_unread`, the answer had more calls than `drafts`.
+    With `has_unread`, the answer had more calls than `drafts`. A call among the `refused` ones gets its refusal again.
 
     Names are checked, and arguments are parsed and validated, once. A call that cannot run fails immediately, with an
     error message for the model. So every tool call has an answer, and reviewers are not asked about a call that could
@@ -112,12 +125,17 @@ def plan_calls(
             loaded = loading.loaded
             planned.append(plan)
         else:
-            planned.append(_plan_tool(call, agent, draft, call_id, offered))
+            planned.append(_plan_tool(call, agent, draft, call_id, offered, refused or {}))
     return CallPlans(tuple(planned), None if loaded == before else loaded)
 
 
 def _plan_tool(
-    call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, offered: Collection[str]
+    call: ModelCall,
+    agent: PublishedAgent,
+    draft: DraftCall,
+    call_id: str,
+    offered: Collection[str],
+    refused: RefusedCalls,
 ) -> CallPlan:
     card = agent.card(draft.name) if draft.name in offered else None
     args: dict[str, JsonValue] = {}
@@ -126,6 +144,9 @@ def _plan_tool(
     else:
         parsed = parse_arguments(draft.raw_arguments, card.parameters)
         args, fault = parsed.args, parsed.fault
+        refusal = refused.get((card.name, card.version, digest_of(args)))
+        if refusal is not None and fault is None:
+            return _build_plan(call, card, draft, call_id, args, (CallState.DENIED, refusal))
     answer: dict[str, JsonValue] | None = {"status": "error", "message": fault} if fault else None
     return _build_plan(call, card, draft, call_id, args, (CallState.FAILED, answer) if answer else None)
 

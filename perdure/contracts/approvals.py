@@ -149,6 +149,15 @@ class OnTimeout(StrEnum):
     """Escalates once to the policy's escalation role with a new deadline; then denies."""
 
 
+class RepeatRefused(StrEnum):
+    """The options for a call that a turn makes again, with the same arguments, after it was refused."""
+
+    ANSWER = "answer"
+    """The model receives the refusal again, and no reviewer is asked."""
+    ASK = "ask"
+    """A second request is opened."""
+
+
 def _is_one(value: int) -> bool:
     return value == 1
 
@@ -178,6 +187,10 @@ class ApprovalPolicy(Frozen):
     fallback_after_seconds: int = Field(default=86_400, gt=0, le=315_360_000, exclude_if=lambda value: value == 86_400)
     hold_seconds: int = Field(default=0, ge=0, le=2_592_000, exclude_if=is_empty)
     """Delay in seconds before an approved call of a high-risk tool starts. Until then it can be withdrawn."""
+    repeat_refused: RepeatRefused = Field(
+        default=RepeatRefused.ANSWER, exclude_if=lambda value: value is RepeatRefused.ANSWER
+    )
+    """The rule for a call that the turn makes again after its refusal."""
     reject_reasons: tuple[Reason, ...] = Field(default=(), max_length=50, exclude_if=is_empty)
     """The suggestions for `reason_code`; other values are accepted."""
 

@@ -19,7 +19,7 @@ from perdure.contracts.activities import Verdicts
 from perdure.contracts.approvals import VerdictState
 from perdure.contracts.errors import UpstreamUnavailable
 from perdure.contracts.ids import approval_id, effect_key
-from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus, WakeSignal
+from perdure.contracts.turns import Kind, Limits, Routing, TurnAddress, TurnStatus, WakeSignal
 from perdure.core.approvals.deadlines import MARGIN
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.local import DataParts
@@ -27,8 +27,9 @@ from perdure.sdk.threads import NoThread
 from perdure.sdk.tools import Tool, ToolUnavailable
 from perdure.store.approvals.reissue import reissue_outdated
 from perdure.store.approvals.verdicts import read_verdicts
+from perdure.store.turns.steer import add_message
 from tests.conftest import Urls
-from tests.doubles.message_script import Line
+from tests.doubles.message_script import Line, script
 from tests.eventually import until
 from tests.harness import Harness
 from tests.served_turns import ALL_KINDS, DONE, PAUSED, PAY, POST, Served, apart, refused, serve
@@ -49,6 +50,8 @@ ONE = [
     (R, {"comment": TOO_MUCH}, "planned", 0, "system", TOO_MUCH),
     (S, {"comment": IN_MAY}, "planned", 0, "system", IN_MAY),
 ]
+REMIT: Any = ("remit", {"day": "2026-02-28", "amount": "1.50"})
+THREE_ROUNDS = Limits(max_iterations=3)
 BOOK = ("book", {"what": "a chair"})
 SLOW: tuple[str, dict[str, JsonValue]] = ("pay", {"amount": 5, "mode": "wait"})
 LINES = (Line("asking", [PAY]), Line("well"))
@@ -73,6 +76,46 @@ async def test_a_decision_reaches_the_target_and_the_model(
     kept = await served.transcript(address)
     assert [said for said, _ in kept] == ["assistant", "tool", "assistant"]
     assert effects or json.loads(kept[1][1])["reason"] == told
+
+
+@pytest.mark.parametrize(("agent", "call", "decision"), [
+    ("desk", PAY, R), ("desk", PAY, S), ("desk", PAY, A), ("remitter", REMIT, R),
+])  # fmt: skip
+async def test_a_refused_call_that_is_repeated_gets_its_refusal_and_opens_no_request(
+    served: Served, agent: str, call: Any, decision: Decision
+) -> None:
+    address = await served.paused(*[Line(f"asking {n}", [call]) for n in range(9)], agent_id=agent, limits=THREE_ROUNDS)
+    await served.decide(address, decision=decision, comment=IN_MAY)
+    if decision is A:  # a call that was approved needs its next approval
+        await served.waits_for(address, approval_id(address.turn_id, "t2.0"))
+        return await served.stop(address)
+    row = await served.until(address, TurnStatus.LIMITED)
+    assert row["problem"]["code"] == "iteration_limit"
+    states = await served.states(address)
+    assert {states.pop("t1.0")} <= {"planned", "denied"} and set(states.values()) == {"denied"}
+    assert list(states) == ["t2.0", "t3.0"], "each round counts"
+    opened = "SELECT count(*) FROM approvals WHERE turn_id = $1"
+    assert await served.harness.value(opened, address.turn_id) == 1
+    denied = await served.harness.event_data(address.turn_id, "tool.denied")
+    assert len([each for each in denied if "result" in each]) >= 2
+    last = json.loads(served.sent_to_model(address)[-1][-1]["content"])
+    assert (last["status"], last["reason"], last["approval_id"]) == (
+        "denied", IN_MAY, approval_id(address.turn_id, "t1.0")
+    )  # fmt: skip
+    return None
+
+
+async def test_a_refused_call_is_requested_again_if_its_requester_writes_or_the_agent_asks(served: Served) -> None:
+    lines = (Line("asking", [PAY]), Line("again", [PAY]), DONE)
+    written = await served.paused(*lines)
+    async with served.harness.deps.db.transaction("local") as tx:
+        await add_message(tx, written, script(*lines))
+    asks = await served.paused(*lines, agent_id="narrow")
+    for address in (written, asks):
+        await served.decide(address, decision=R, comment="no")
+    await served.waits_for(asks, approval_id(asks.turn_id, "t2.0"))
+    row = await served.until(written, TurnStatus.COMPLETED)
+    assert row["answer"] == "well", "the reviewer refused it after the message"
 
 
 @pytest.mark.parametrize("beside", [("look", {}), ("post", {**POST[1], "mode": "wait"})])

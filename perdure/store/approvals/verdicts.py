@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 import asyncpg
+from pydantic import JsonValue
 
 from perdure.contracts.activities import Verdicts, VerdictsRequest
 from perdure.contracts.approvals import ANSWERED_BY_CLIENT, RequestKind, RequestRef, Verdict, VerdictState
@@ -13,7 +14,7 @@ from perdure.contracts.turns import Limits
 from perdure.contracts.values import frozen_call_digest
 from perdure.core.approvals import gates
 from perdure.core.approvals.refusals import ReviewRefusal
-from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON
+from perdure.core.approvals.validity import DENIED_STATUSES, STATUSES_WITH_REASON, denial_reason
 from perdure.core.calls.rounds import range_bounds
 from perdure.core.text import preview
 from perdure.store import audit
@@ -144,6 +145,9 @@ async def comments_of(tx: Connection, turn_id: str, request_ids: Collection[str]
     return {str(row["id"]): _comment(_decision_or_withdrawal(row)) for row in rows}
 
 
+RefusedCalls = dict[tuple[str, str, str], dict[str, JsonValue]]
+"""Answers for the model, by tool, version of the tool and digest of the arguments."""
+_REPEATED = "this turn made the same call before, so no reviewer was asked again and it has not run"
 _REFUSED = """
 SELECT a.call_id, a.tool, a.status, a.decision, a.withdrawal, u.name AS decider
 FROM approvals a LEFT JOIN users u ON u.id = a.decided_by
@@ -196,6 +200,31 @@ async def refusals_of(tx: Connection, turn_ids: Collection[str]) -> dict[str, li
         )
         found.setdefault(row["turn_id"], []).append(refusal)
     return found
+
+
+_LAST_REQUESTS = """
+SELECT DISTINCT ON (c.tool, c.tool_version, c.digest) c.tool, c.tool_version, c.digest, a.id, a.status, a.decision,
+  a.withdrawal, EXISTS (SELECT FROM messages m WHERE m.turn_id = $1 AND m.joins <> ''
+    AND m.created_at > coalesce(a.closed_at, a.decided_at)) AS asked_since
+FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id
+WHERE a.turn_id = $1 AND a.kind = 'approval' ORDER BY c.tool, c.tool_version, c.digest, a.requested_at DESC
+"""
+_FINAL_REFUSALS = ("rejected", "responded", "expired", "withdrawn")
+"""The statuses of a request that a repeated call is answered with. A cancelled request was not refused by anyone."""
+
+
+async def refused_calls(tx: Connection, turn_id: str) -> RefusedCalls:
+    """Returns the answer of each call of the turn whose last request was refused. A call is left out if its turn has
+    received a message of the requester since the refusal, because the requester may have asked for it again."""
+    refused: RefusedCalls = {}
+    for row in await tx.fetch(_LAST_REQUESTS, turn_id):
+        if row["status"] in _FINAL_REFUSALS and not row["asked_since"]:
+            message = f"{denial_reason(row['status'])}; {_REPEATED}"
+            answer: dict[str, JsonValue] = {"status": "denied", "message": message}
+            if comment := _comment(_decision_or_withdrawal(row)):
+                answer["reason"] = comment
+            refused[(row["tool"], row["tool_version"], row["digest"])] = answer | {"approval_id": str(row["id"])}
+    return refused
 
 
 def _decider(row: asyncpg.Record) -> str:

@@ -195,11 +195,14 @@ CASES: list[tuple[str, list[Reply], str]] = [
     ("approvals edit a-1 --args {}", [reply(APPROVAL | {"schema": {}}), reply(APPROVAL | {"status": "edited"})],
      'reviewer POST /v1/approvals/a-1/decision {"decision": "edit", "digest": "d…", "revision": 2, "args": {}}'),
     ("approvals reject a-1 --reason policy", [reply(APPROVAL), REJECTED],
-     'reviewer POST /v1/approvals/a-1/decision {"decision": "reject", "digest": "d…", "revision": 2, "reason_code": "policy"}'),
+     'reviewer POST /v1/approvals/a-1/decision '
+     '{"decision": "reject", "digest": "d…", "revision": 2, "reason_code": "policy"}'),
     ("approvals respond a-1 later", [reply(APPROVAL), reply(APPROVAL | {"status": "responded"})],
-     'reviewer POST /v1/approvals/a-1/decision {"decision": "respond", "digest": "d…", "revision": 2, "comment": "later"}'),
+     'reviewer POST /v1/approvals/a-1/decision '
+     '{"decision": "respond", "digest": "d…", "revision": 2, "comment": "later"}'),
     ("approvals batch approve a-1", [reply(APPROVAL), items({"id": "a-1", "status": "approved"})],
-     'reviewer POST /v1/approvals/decisions {"items": [{"id": "a-1", "digest": "d…", "revision": 2, "decision": "approve"}]}'),
+     'reviewer POST /v1/approvals/decisions '
+     '{"items": [{"id": "a-1", "digest": "d…", "revision": 2, "decision": "approve"}]}'),
     ("approvals withdraw a-1", [reply(APPROVAL), reply(APPROVAL | {"status": "withdrawn"})],
      "requester POST /v1/approvals/a-1/withdraw {}"),
     ("approvals reissue a-1", [reply(OUTDATED), reply(APPROVAL | {"expires_at": LATER}, 201)],

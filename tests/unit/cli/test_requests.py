@@ -31,7 +31,8 @@ EVIL = "\x1b[2J\u202e"
     ("approvals reassign a-1 tom --comment away", [reply(APPROVAL)],
      'reviewer POST /v1/approvals/a-1/reassign {"to": "tom", "comment": "away"}'),
     ("approvals approve a-1 --comment fine", DECIDES,
-     'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "d…", "revision": 2, "comment": "fine"}'),
+     'reviewer POST /v1/approvals/a-1/decision '
+     '{"decision": "approve", "digest": "d…", "revision": 2, "comment": "fine"}'),
     ("approvals approve a-1 --digest seen --revision 1 --json", DECIDES,
      'reviewer POST /v1/approvals/a-1/decision {"decision": "approve", "digest": "seen", "revision": 1}'),
     ("approvals reject a-1 --comment no", DECIDES,
