@@ -105,7 +105,10 @@ def decide_many(items: Sequence[BatchItem], *, idempotency_key: str = "") -> Cal
 
     Only calls of low risk and of one tool can be approved together. Any calls can be rejected together.
     """
-    decisions: list[JsonValue] = [{name: value for name, value in item.items() if value} for item in items]
+    decisions: list[JsonValue] = [
+        {name: value if isinstance(value, int) else str(value) for name, value in item.items() if value}
+        for item in items
+    ]
     return post(path("approvals", "decisions"), parsed_as(Page[ItemAnswer]), {"items": decisions}, key=idempotency_key)
 
 

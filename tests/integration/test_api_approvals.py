@@ -13,9 +13,12 @@ import pytest
 from perdure.api.routes import approvals
 from perdure.contracts.activities import Checked
 from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import Routing
+from perdure.core.approvals.decisions import Decision
 from perdure.store.agents import published_agent
 from perdure.store.approvals import reissue
+from perdure.store.approvals.verdicts import refused_calls
 from perdure.store.database import new_id
 from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from perdure.temporal import workflow_client
@@ -122,11 +125,21 @@ async def test_a_message_that_joins_reaches_the_reviewer_and_an_older_revision_d
     assert (closed["decision"]["seen_revision"], len(closed["messages_since"])) == (3, 2), "they stay when received"
 
 
-async def test_a_message_that_waits_when_a_request_is_opened_is_on_it(harness: Harness) -> None:
+async def test_a_message_that_waits_at_a_request_is_on_it_and_one_after_its_refusal_can_ask_again(
+    harness: Harness,
+) -> None:
     address = await harness.plan(("refund", {"order": "1042"}))
     await steer(harness, address, "not that one")
     await harness.open(address, "t1.0")
     assert len((await harness.approval_row(address))["joined_messages"]) == 1
+    await harness.decide(approval_id(address.turn_id, "t1.0"), Decision.REJECT, comment="no")
+    await steer(harness, address, "I mean it")
+    for received_by, refused in (("", 1), ("m2", 0)):
+        await harness.write(
+            "UPDATE messages SET joins = $2 WHERE turn_id = $1 AND joins = ''", address.turn_id, received_by
+        )
+        async with harness.db.transaction("local") as tx:
+            assert len(await refused_calls(tx, address.turn_id)) == refused
 
 
 NO: list[tuple[str, str, str]] = [

@@ -105,15 +105,20 @@ async def test_a_refused_call_that_is_repeated_gets_its_refusal_and_opens_no_req
     return None
 
 
-async def test_a_refused_call_is_requested_again_if_its_requester_writes_or_the_agent_asks(served: Served) -> None:
+async def test_a_refused_call_is_requested_again_if_the_agent_asks_and_each_refused_round_counts(
+    served: Served,
+) -> None:
     lines = (Line("asking", [PAY]), Line("again", [PAY]), DONE)
     written = await served.paused(*lines)
     async with served.harness.deps.db.transaction("local") as tx:
         await add_message(tx, written, script(*lines))
-    asks = await served.paused(*lines, agent_id="narrow")
+    asks = await served.paused(*[Line(f"asking {n}", [PAY]) for n in range(9)], agent_id="narrow")
     for address in (written, asks):
         await served.decide(address, decision=R, comment="no")
-    await served.waits_for(asks, approval_id(asks.turn_id, "t2.0"))
+    for call_id in ("t2.0", "t3.0"):
+        await served.waits_for(asks, approval_id(asks.turn_id, call_id))
+        await served.decide(asks, call_id, decision=R, comment="no")
+    await served.until(asks, TurnStatus.LIMITED)  # its limit is 2, and the model can acknowledge the last refusal
     row = await served.until(written, TurnStatus.COMPLETED)
     assert row["answer"] == "well", "the reviewer refused it after the message"
 
