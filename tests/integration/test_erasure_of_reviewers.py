@@ -11,6 +11,7 @@ import pytest
 from fastapi.encoders import jsonable_encoder
 
 from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.model import ModelActivities
 from perdure.activities.tools import ToolActivities
 from perdure.apps.bootstrap import bootstrap
 from perdure.contracts.activities import OpenRequest, VerdictsRequest
@@ -136,6 +137,20 @@ async def paused_again(policies: Policies) -> TurnAddress:
     return address
 
 
+async def repeated(policies: Policies) -> TurnAddress:
+    """A turn that made a call again after the user had rejected it."""
+    harness = policies.harness
+    address, _ = await harness.start(*[Line("asking", [("pay", {"amount": 1})])] * 2)
+    for step in (1, 2):
+        await harness.activity(ModelActivities(harness.deps).complete, await harness.model_call(address, step))
+        if step == 1:
+            (refused,) = await harness.open(address, "t1.0")
+            await harness.decide(refused.request_id, Decision.REJECT, by=NAME, comment=SAID)
+    assert len(told := await answers(harness, address, "t2.0")) == 3 and all(MARK in each for each in told)
+    await harness.finish(address)
+    return address
+
+
 async def not_raised(policies: Policies) -> TurnAddress:
     """A turn that requested a higher limit, and ended because the user did not raise it."""
     harness = policies.harness
@@ -189,7 +204,7 @@ async def test_no_message_in_the_turns_of_others_is_left(policies: Policies, adm
     turns = [await denied(policies, how) for how in (Decision.REJECT, Decision.RESPOND)]
     turns.append(await withdrawn(policies))
     await voided(policies)
-    paused, limited = await paused_again(policies), await not_raised(policies)
+    paused, limited, again = await paused_again(policies), await not_raised(policies), await repeated(policies)
     await handed_on(policies)
     await refused_whole(policies)
     for turn in turns:
@@ -208,6 +223,7 @@ async def test_no_message_in_the_turns_of_others_is_left(policies: Policies, adm
         assert len(hers) == len(theirs) == 3
         assert all(OTHERS in told for told in theirs), "what others said stays"
         assert [told.replace(f'"reason":"{OTHERS}",', "") for told in theirs] == hers, "and what the engine said"
+    assert len(await answers(harness, again, "t2.0")) == 3
     kept = await harness.value("SELECT snapshot FROM approvals WHERE turn_id = $1 AND call_id = 't1.1'", paused.turn_id)
     assert [sorted(message) for message in kept["messages"]] == [["id", "role"], ["role", "skill_id", "text"], ["role"]]
     problem = await harness.value("SELECT problem FROM turns WHERE id = $1", limited.turn_id)

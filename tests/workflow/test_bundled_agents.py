@@ -9,7 +9,7 @@ import yaml
 from perdure.contracts.ids import approval_id
 from perdure.contracts.turns import TurnStatus
 from perdure.core.approvals.decisions import Decision
-from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, RULE_EXEMPTED
+from perdure.core.approvals.gates import EXEMPTIBLE_TOOLS, RULE_EXEMPTED, RULE_MUTATING
 from perdure.core.turns import Caps, OnBusy
 from perdure.examples.ops.cluster.state import State
 from perdure.store import agents
@@ -83,6 +83,8 @@ async def test_a_change_loads_the_tools_for_it_and_waits_for_its_approval(ops: O
     assert [row["kind"] for row in told] == ["tool.result", "tools.pending", "tool.awaiting_approval"]
     assert [row["call_id"] for row in told] == ["t1.0", None, "t2.0"]
     assert told[1]["data"]["calls"] == [{"call_id": "t2.0", "tool": RESTART, "requires_approval": True}]
+    (fired,) = await ops.engine.event_data(turn_id, "hitl.rule_fire")
+    assert (fired["rule_id"], fired["tool"], fired["action"]) == (RULE_MUTATING, RESTART, "require_hitl")
     assert await ops.restarted(turn_id) == []
     await ops.approve(turn_id)
     await ops.engine.until(turn_id, TurnStatus.COMPLETED)
@@ -140,7 +142,8 @@ async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
 
 
 async def let_pass(ops: Ops, turn_id: str) -> list[object]:
-    return [each["tool"] for each in await ops.engine.event_data(turn_id, "hitl.rule_fire")]
+    fires = await ops.engine.event_data(turn_id, "hitl.rule_fire")
+    return [each["tool"] for each in fires if each["action"] == "allow"]
 
 
 async def test_a_tenant_exempts_either_memory_tool_from_the_next_turn_on(memory_ops: Ops, db: Database) -> None:

@@ -60,7 +60,7 @@ _COMMENT_PREFIX = "//"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the reviewer has seen, if the options name it; otherwise it is what the command has shown."""
+    """The digest and revision that the options name. Without them, those that the command has shown are sent."""
 
     digest: str = ""
     revision: int | None = None
@@ -150,10 +150,8 @@ def edit(
             edit_until_sent(editor, send, say)
         except InvalidArgumentText as argument_error:
             raise fail(f"Invalid arguments: {argument_error}; nothing was sent", USAGE) from None
-        except NoTemporaryFile as error:
-            raise fail(str(error), OTHER) from None
-        except EditFailed as error:
-            raise fail(str(error), USAGE) from None
+        except (NoTemporaryFile, EditFailed) as error:
+            raise fail(str(error), USAGE if isinstance(error, EditFailed) else OTHER) from None
 
 
 def respond(

@@ -331,8 +331,13 @@ def decision_refusal(
             {"digest": record.digest},
             status=409,
         )
-    if unfit is not None:
-        return unfit
+    return unfit or _form_refusal(record, decision, reasoned=reasoned, args_given=args_given, text=text)
+
+
+def _form_refusal(
+    record: ApprovalRecord, decision: Decision, *, reasoned: bool, args_given: bool, text: bool
+) -> CallerError | None:
+    """Returns what is missing in a decision, or what it must not have, or None."""
     if decision is Decision.REJECT and not reasoned:
         return CallerError("reason_required", "A rejection needs `comment` or `reason_code`", status=422)
     if decision is Decision.EDIT and not record.editable:

@@ -14,7 +14,7 @@ from perdure.contracts.approvals import GatedCall, PauseKind, RequestKind, Reque
 from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import effect_key
 from perdure.contracts.messages import CallRef
-from perdure.contracts.skills import RuleTrigger
+from perdure.contracts.skills import RuleAction, RuleTrigger
 
 RULE_MUTATING = "platform:hitl_on_mutating_capability"
 """The platform's rule for every call that can change something."""
@@ -191,6 +191,20 @@ def exemption_event(tool: str) -> dict[str, JsonValue]:
         "action": "allow",
         "message": "the tenant's policy does not require an approval",
     }
+
+
+def platform_rule_event(
+    gated: GatedCall, card: ToolCard | None, exempt_tools: Collection[str]
+) -> dict[str, JsonValue] | None:
+    """Returns the event data of the platform's rule that gates a call, in the form of a rule event, or None if no such
+    rule fired. The rules of apps and skills are recorded when they are checked."""
+    if gated.kind is not RequestKind.APPROVAL:
+        return None
+    rule = RULE_UNKNOWN if card is None else RULE_MUTATING if requires_approval(card, exempt_tools) else ""
+    if not rule:
+        return None
+    trigger = RuleTrigger.BEFORE_TOOL_CALL.value
+    return {"rule_id": rule, "trigger": trigger, "tool": gated.tool, "action": RuleAction.REQUIRE_HITL.value}
 
 
 def pause_kind(requests: Sequence[RequestRef]) -> PauseKind:

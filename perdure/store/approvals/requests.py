@@ -24,12 +24,18 @@ from perdure.contracts.approvals import (
     VerdictState,
 )
 from perdure.contracts.errors import CallerError, InvariantBroken
-from perdure.contracts.events import BUDGET, CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED, TOOL_AWAITING_APPROVAL
+from perdure.contracts.events import (
+    BUDGET,
+    CLARIFICATION_REQUESTED,
+    CLIENT_RUN_REQUESTED,
+    HITL_RULE_FIRE,
+    TOOL_AWAITING_APPROVAL,
+)
 from perdure.contracts.ids import approval_id, effect_key, reviewed_call
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import TurnAddress, TurnStatus
 from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
-from perdure.core.approvals.gates import pause_kind
+from perdure.core.approvals.gates import pause_kind, platform_rule_event
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
 from perdure.core.calls.arguments import ParsedArguments
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
@@ -40,7 +46,6 @@ from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.identity.origins import read_accounts
-from perdure.store.turns.steer import waiting_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ async def open_requests(
     """
     turn = await tx.fetchrow(
         "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, t.asked_how, "
-        "t.asked_by, m.content "
+        "t.asked_by, t.waived_tools, m.content "
         "FROM turns t JOIN messages m ON m.id = t.message_id WHERE t.id = $1 FOR UPDATE OF t",
         request.address.turn_id,
     )
@@ -190,6 +195,8 @@ async def open_requests(
         existing = await _find_request(tx, request, gated)
         requests.append(existing or await _open(tx, request, gated, agent, policy or agent.definition.approvals, turn))
         if existing is None:
+            fired = platform_rule_event(gated, agent.card(gated.tool), turn["waived_tools"])
+            events += [NewEvent(HITL_RULE_FIRE, fired, gated.call_id)] if fired else []
             events.append(_awaiting_event(requests[-1], gated))
     if request.questions:
         in_force = policy or agent.definition.approvals
@@ -210,6 +217,10 @@ async def _find_request(tx: Connection, request: OpenRequest, gated: GatedCall) 
     return _request_ref(str(row["id"]), gated, row["expires_at"]) if row is not None else None
 
 
+_UNRECEIVED = "SELECT ARRAY(SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq)"
+"""The requester's messages that no model call of the turn has received yet."""
+
+
 async def _open(
     tx: Connection,
     request: OpenRequest,
@@ -225,7 +236,7 @@ async def _open(
         "prompt_excerpt": turn["content"][:MAX_PROMPT_CHARACTERS],
         "snapshot": {**request.snapshot, "metadata": turn["metadata"]},
         "requested_by": turn["user_id"],
-        "joined_messages": await waiting_messages(tx, request.address.turn_id),
+        "joined_messages": await tx.fetchval(_UNRECEIVED, request.address.turn_id),
     }
     fallback_seconds = policy.fallback_after_seconds if policy.fallback_reviewer else None
     expires_at = await tx.fetchval(

@@ -209,16 +209,15 @@ SELECT DISTINCT ON (c.tool, c.tool_version, c.digest) c.tool, c.tool_version, c.
 FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id
 WHERE a.turn_id = $1 AND a.kind = 'approval' ORDER BY c.tool, c.tool_version, c.digest, a.requested_at DESC
 """
-_FINAL_REFUSALS = ("rejected", "responded", "expired", "withdrawn")
-"""The statuses of a request that a repeated call is answered with. A cancelled request was not refused by anyone."""
+
 
 
 async def refused_calls(tx: Connection, turn_id: str) -> RefusedCalls:
     """Returns the answer of each call of the turn whose last request was refused. A call is left out if its turn has
-    received a message of the requester since the refusal, because the requester may have asked for it again."""
+    received a message of the requester since the refusal, because the requester may want it now."""
     refused: RefusedCalls = {}
     for row in await tx.fetch(_LAST_REQUESTS, turn_id):
-        if row["status"] in _FINAL_REFUSALS and not row["asked_since"]:
+        if row["status"] in DENIED_STATUSES and not row["asked_since"]:
             message = f"{denial_reason(row['status'])}; {_REPEATED}"
             answer: dict[str, JsonValue] = {"status": "denied", "message": message}
             if comment := _comment(_decision_or_withdrawal(row)):

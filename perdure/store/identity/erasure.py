@@ -238,11 +238,13 @@ def _rename_sql(column: str) -> str:
 
 
 # The reason of a denial comes from the user who withdrew the approval, or else from the reviewer. The tool's message
-# contains it. The outcome and the event contain the beginning of that message: JSON that may be cut at any position. A
-# call that is still planned was denied when its turn broke off, before the model received the denial.
+# contains it; so does the message of the same call that was made again, which names the approval. The outcome and the
+# event contain the beginning of that message: JSON that may be cut at any position. A call that is still planned was
+# denied when its turn broke off, before the model received the denial.
 _DENIED = f"""
-SELECT a.turn_id, a.call_id, a.conversation_id FROM approvals a
-JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id AND k.state IN ('denied', 'planned')
+SELECT a.turn_id, k.call_id, a.conversation_id FROM approvals a
+JOIN tool_calls k ON k.turn_id = a.turn_id AND k.state IN ('denied', 'planned') AND (k.call_id = a.call_id
+  OR starts_with(k.outcome #>> '{{message,text}}', '{{"approval_id":"' || a.id::text || '"'))
 WHERE a.turn_id = ANY(ARRAY({TURNS_ACTED_IN})) AND CASE WHEN a.withdrawal IS NULL THEN a.decided_by = $1 ELSE EXISTS (
   SELECT FROM audit w WHERE w.subject = a.id::text AND w.kind = 'approval.withdrawn' AND w.actor = $1) END
 """

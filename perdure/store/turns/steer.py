@@ -49,12 +49,6 @@ async def _show_to_reviewers(tx: Connection, address: TurnAddress, message_id: s
         await audit.record(tx, "approval.message_joined", str(row["id"]), data, actor=actor, turn_id=address.turn_id)
 
 
-async def waiting_messages(tx: Connection, turn_id: str) -> list[str]:
-    """Returns the ids of the messages that no model call of the turn has received yet, oldest first."""
-    rows = await tx.fetch("SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq", turn_id)
-    return [str(row["id"]) for row in rows]
-
-
 async def read_joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
     """Returns the messages that wait for a model call of the turn, and those that an earlier attempt of `call_id` took.
 
@@ -110,7 +104,8 @@ async def queue_unreceived(tx: Connection, address: TurnAddress) -> str | None:
     The first message starts the turn, and the others are added to it. It has the settings of the ending turn, except
     limits that a reviewer raised for that turn. The caller holds the turn's and the conversation's lock.
     """
-    ids = await waiting_messages(tx, address.turn_id)
+    waiting = "SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq"
+    ids = [str(row["id"]) for row in await tx.fetch(waiting, address.turn_id)]
     if not ids:
         return None
     turn_id = new_id()
