@@ -150,8 +150,8 @@ def edit(
             edit_until_sent(editor, send, say)
         except InvalidArgumentText as argument_error:
             raise fail(f"Invalid arguments: {argument_error}; nothing was sent", USAGE) from None
-        except (NoTemporaryFile, EditFailed) as error:
-            raise fail(str(error), USAGE if isinstance(error, EditFailed) else OTHER) from None
+        except EditFailed as error:
+            raise fail(str(error), OTHER if isinstance(error, NoTemporaryFile) else USAGE) from None
 
 
 def respond(
