@@ -113,6 +113,22 @@ async def test_a_reviewer_decides_beside_the_words(api: SpokenApi, turn: dict[st
         assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
 
 
+@pytest.mark.parametrize(("requester", "status", "offered"), [
+    ("rita", "pending", True), ("rita", "approved", False), ("ann", "pending", False),
+])  # fmt: skip
+async def test_a_requester_takes_a_pending_request_back_beside_its_call(
+    api: SpokenApi, turn: dict[str, Any], browse: Browse, requester: str, status: str, offered: bool
+) -> None:
+    add_approval(api, turn, requested_by=requester, status=status, revision=2)
+    way = f"/review/{APPROVAL}/withdraw"
+    assert (f'action="{way}"' in (await browse(PATH)).text) == offered
+    api.answers[f"/v1/approvals/{APPROVAL}/withdraw"] = api.answers[f"/v1/approvals/{APPROVAL}"]
+    there = f"{PATH}#turn-{TURN}"
+    for wanted, leads_to in ((there, there), ("//evil.example", f"/review/{APPROVAL}")):
+        answer = await browse(way, "POST", data={"csrf": "f-1", "back": wanted})
+        assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+
+
 async def test_who_cannot_decide_sees_the_reviewers(api: SpokenApi, turn: dict[str, Any], browse: Browse) -> None:
     for changed, names in (
         ({"requested_by": "rita", "allowed_decisions": []}, ["reviewer"]),
