@@ -211,7 +211,6 @@ WHERE a.turn_id = $1 AND a.kind = 'approval' ORDER BY c.tool, c.tool_version, c.
 """
 
 
-
 async def refused_calls(tx: Connection, turn_id: str) -> RefusedCalls:
     """Returns the answer of each call of the turn whose last request was refused. A call is left out if its turn has
     received a message of the requester since the refusal, because the requester may want it now."""
