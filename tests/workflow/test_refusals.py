@@ -136,7 +136,12 @@ async def test_a_refusal_outlives_its_turn(refusing: Served, agent_id: str, outc
 @pytest.mark.parametrize("end", ["completed", "failed", "stopped", "killed"])
 async def test_refused_rounds_stay_in_their_places_however_the_turn_ends(refusing: Served, end: str) -> None:
     """A queued turn's message is behind them, and a round that was not refused is between them."""
-    lines = Line("one", [PAY, LOOK]), Line("two", [LOOK]), Line("three", [PAY]), Line("well", waits=end)
+    lines = (
+        Line("one", [PAY, LOOK]),
+        Line("two", [LOOK]),
+        Line("three", [("pay", {"amount": 7})]),
+        Line("well", waits=end),
+    )
     with refusing.harness.model.held(end) as gate:
         address = await refusing.paused(*lines, agent_id="desk")
         queued = await refusing.begin(
