@@ -20,6 +20,7 @@ from perdure.contracts.values import canonical_json
 from perdure.core.agents.plans import rules_of, turn_plan
 from perdure.core.agents.prompts import RecalledEpisode, memory_message
 from perdure.core.agents.rules import PLATFORM_RULES
+from perdure.core.agents.skills import kept_skills
 from perdure.core.agents.toolsets import LOADED_TOOLSETS, initial_toolsets
 from perdure.core.approvals.gates import exempted_tools
 from perdure.core.calls.context_assembly import slice_hash
@@ -339,8 +340,9 @@ def _build_context(
     mirrored = (*MIRRORED_FIELDS, *agent.definition.entity_fields)
     metadata = (*READ_METADATA, *spec(agent.definition.topology).metadata)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
+    plan = turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, exempt)
     return TurnContext(
-        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, exempt),
+        plan=plan.model_copy(update={"loaded_skills": kept_skills(agent.definition, loaded.skill_loads)}),
         user_message=loaded.user_message,
         user_name=loaded.user_name,
         user_role=loaded.user_role,
@@ -348,7 +350,7 @@ def _build_context(
         working={name: loaded.working[name] for name in mirrored if _is_small(loaded.working.get(name))},
         injected_fields=len(loaded.working),
         episodes=len(results.hits),
-        injected=loaded.injected,
+        injected=tuple(sorted(load.skill_id for load in loaded.skill_loads)),
         pending=gate.requests if gate else (),
         pending_round=gate.round if gate else None,
         earlier=gate.earlier if gate else (),

@@ -243,10 +243,11 @@ async def _context_texts(tx: Connection, call: ModelCall) -> list[str]:
 async def _injected_texts(
     tx: Connection, call: ModelCall, skills: Sequence[Skill], refs: dict[str, MessageRef]
 ) -> dict[str, str]:
-    """Returns the injected skills' texts by id, each with the known facts of its entities. Marks the skills in the
-    ledger."""
-    for tier in sorted({skill_tier(skill) for skill in skills}):
-        skill_ids = [skill.id for skill in skills if skill_tier(skill) == tier]
+    """Returns the injected skills' texts by id, each with the known facts of its entities. Marks the skills that this
+    turn loaded in the ledger."""
+    own = [skill for skill in skills if not refs[skill.id].carried]
+    for tier in sorted({skill_tier(skill) for skill in own}):
+        skill_ids = [skill.id for skill in own if skill_tier(skill) == tier]
         await injections.mark_injected(tx, call.address, skill_ids, tier)
     entities_named = {reference for ref in refs.values() for reference in ref.entities}
     known_facts = await entities.referred_entities(tx, sorted(entities_named)) if entities_named else {}

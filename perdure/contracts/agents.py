@@ -78,6 +78,19 @@ class ToolCard(Frozen):
         return version in self.versions
 
 
+class SkillScope(StrEnum):
+    """How long a skill stays loaded."""
+
+    CONVERSATION = "conversation"
+    """For later turns of the conversation too."""
+    TURN = "turn"
+    """Until the turn that loaded it ends. A later turn loads it again."""
+
+
+SKILL_TOKENS: Final = 16_000
+"""Default of the maximum tokens of the skills that a turn starts with."""
+
+
 class DayLimits(Frozen):
     """The limits of all turns of an agent in one day of a tenant (UTC). None is unlimited."""
 
@@ -187,6 +200,16 @@ class AgentDefinition(Frozen):
     """The skill that is loaded from the start with its dependencies; None for a general agent."""
     skills: tuple[Skill, ...] = ()
     """Complete, with dependencies. In a file: ids of the app's skill folders, or whole skills."""
+    skill_scope: SkillScope = Field(
+        default=SkillScope.CONVERSATION, exclude_if=lambda value: value is SkillScope.CONVERSATION
+    )
+    """How long a skill that the model loads stays loaded."""
+    skill_turns: int | None = Field(default=None, ge=1, exclude_if=is_empty)
+    """With `skill_scope: conversation`, the number of turns for which a skill stays loaded after the turn that loaded
+    it. None: no limit."""
+    skill_tokens: int = Field(default=SKILL_TOKENS, ge=0, exclude_if=lambda value: value == SKILL_TOKENS)
+    """With `skill_scope: conversation`, the maximum tokens of the texts of the skills that a turn starts with. The
+    skills that were loaded first are left out."""
     stages: dict[str, AgentStage] = Field(default={}, exclude_if=is_empty)
     """Settings by step, for topologies with named steps."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
@@ -274,6 +297,8 @@ class TurnPlan(Tolerant):
     root_skill: str = Field(default="", exclude_if=is_empty)
     persona_source: str = Field(default="", exclude_if=is_empty)
     """`root_skill` if the persona is that skill's; otherwise see the key."""
+    loaded_skills: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """The skills that the conversation has loaded when the turn starts, a dependency before its dependents."""
     skills: tuple[PlanSkill, ...] = Field(default=(), exclude_if=is_empty)
     """The skills that contain more than text."""
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)

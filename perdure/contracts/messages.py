@@ -60,6 +60,8 @@ class MessageRef(Tolerant):
     """Id of the skill whose text a system message represents."""
     entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """`attribute=value` of each entity that this skill receives."""
+    carried: bool = Field(default=False, exclude_if=is_empty)
+    """True if an earlier turn of the conversation loaded the skill, so that this turn began with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from perdure.graph.topologies.context_assembly.nodes import NODES_2 as ASSEMBLY_
 from perdure.graph.topologies.context_assembly.spec import context_assembly
 from perdure.graph.topologies.decision_hub.nodes import NODES as HUB_NODES
 from perdure.graph.topologies.decision_hub.spec import decision_hub
-from perdure.graph.topologies.skill_pipeline.nodes import NODES, NODES_3, NODES_4, NODES_5
+from perdure.graph.topologies.skill_pipeline.nodes import NODES, NODES_3, NODES_4, NODES_5, NODES_6
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from perdure.graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
 from perdure.graph.topologies.tool_loop.nodes import NODES_1 as LOOP_NODES_1
@@ -33,6 +33,7 @@ EARLIER: Final[tuple[Topology, ...]] = (
     skill_pipeline(NODES_3, version=3),
     skill_pipeline(NODES_4, version=4),
     skill_pipeline(NODES_5, version=5),
+    skill_pipeline(NODES_6, version=6),
     tool_loop(LOOP_NODES_1, version=1),
     context_assembly(ASSEMBLY_NODES_1, version=1),
     context_assembly(ASSEMBLY_NODES_2, version=2),

@@ -102,6 +102,7 @@ class FakeTurn:
     rules: tuple[Rule, ...] = ()
     entity_fields: Mapping[str, str] = field(default_factory=dict)
     injected: tuple[str, ...] = ()  # skills that earlier turns have injected
+    loaded_skills: tuple[str, ...] = ()  # those of them that the conversation has loaded
     metadata: Args = field(default_factory=dict)
     working: Args = field(default_factory=dict)
     stage_tools: Mapping[str, str] = field(default_factory=dict)

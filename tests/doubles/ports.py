@@ -263,7 +263,7 @@ class FakeMemory:
             plan=TurnPlan(
                 agent_id="desk", agent_version="v1", persona_key="agent", limits=turn.limits, model=turn.model,
                 reviewers=turn.reviewers, cards=tuple(turn.cards.values()), skill_ids=turn.skill_ids,
-                skills=turn.skills, rules=turn.rules, entity_fields=dict(turn.entity_fields),
+                skills=turn.skills, loaded_skills=turn.loaded_skills, rules=turn.rules, entity_fields=dict(turn.entity_fields),
                 toolsets=dict(turn.toolsets), stage_tools=dict(turn.stage_tools), words=dict(turn.words),
                 assembly=turn.context.plan if turn.context else None, facts=turn.facts,
             ),

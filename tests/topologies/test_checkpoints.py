@@ -233,6 +233,40 @@ async def test_a_skill_brings_its_dependencies_first_its_tier_and_its_tools() ->
     assert told_of == [{"skill_id": "sums", "tier": 2, "again": True}, {"skill_id": "plan", "tier": 3}]
 
 
+LOADED: dict[str, object] = {
+    "skill_ids": ("plan", "sums"),
+    "skills": (PlanSkill(id="plan", dependencies=("sums",), tools=("shout",), artifacts=2), PlanSkill(id="sums")),
+    "injected": ("plan", "sums"),
+    "loaded_skills": ("sums", "plan"),
+}
+
+
+async def test_a_turn_starts_with_the_skills_of_its_conversation_and_selects_none() -> None:
+    played = await play(Says("done"), **LOADED)
+    (ask,) = played.turn.asks
+    assert [(each.skill_id, each.carried) for each in ask.messages] == [("sums", True), ("plan", True), ("", False)]
+    assert "shout" in ask.tools and played.state["active_skills"] == {"sums": 2, "plan": 3}
+    assert not [kind for kind, _ in played.run.events if kind.startswith("skill.")]
+
+
+async def test_a_loaded_skill_that_is_selected_anyway_moves_to_the_end_with_one_copy() -> None:
+    played = await play(SELECTS, Says("done"), **LOADED)
+    refs = [[(each.skill_id, each.carried) for each in ask.messages if each.skill_id] for ask in played.turn.asks]
+    assert refs == [[("sums", True), ("plan", True)], [("sums", True), ("plan", False)]]
+    assert played.turn.asks[1].messages[-1].skill_id == "plan"
+    assert played.state["injected_skill_ids"] == ["sums", "plan"]
+    told_of = [data for kind, data in played.run.events if kind == "skill.injected"]
+    assert told_of == [{"skill_id": "plan", "tier": 3, "again": True}]
+
+
+@each_way
+async def test_a_paused_turn_keeps_the_skills_that_it_began_with(way: Way) -> None:
+    played = await play(PAYS, Says("done"), **LOADED)
+    assert await decided(played, "t1.0", V.APPROVED, way=way) is Outcome.COMPLETED
+    skills = [[each.skill_id for each in ask.messages if each.skill_id] for ask in played.turn.asks]
+    assert skills == [["sums", "plan"]] * 2
+
+
 Reading = Callable[[Verdicts], Verdicts]
 AWAY = Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
 HALF_READ = Problem(code="unexpected_error", message="half read")

@@ -58,7 +58,7 @@ def test_a_manifest_names_entries_limits_and_what_the_statuses_mean_and_holds_a_
     assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20, "continuations": 2}
     assert manifest_of(spec("decision_hub"))["limits"] == {"max_steps": 20}
     assert manifest["statuses"] == {"pending": "running", "awaiting_hitl": "awaiting"}
-    assert manifest["version"] == 6
+    assert manifest["version"] == 7
     nodes: Any = manifest_of(spec("clarify_solve"))["nodes"]
     assert [node["sub"]["name"] for node in nodes if "sub" in node] == ["viz"]
 

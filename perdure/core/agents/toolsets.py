@@ -188,7 +188,14 @@ def offered_tools(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
 
 def with_dependencies(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
     """Returns the selected skills and all their dependencies, a dependency before its dependents."""
-    dependencies = dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}
+    return ordered_skills(
+        dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}, selected
+    )
+
+
+def ordered_skills(dependencies: Mapping[str, Sequence[str]], selected: Iterable[str]) -> tuple[str, ...]:
+    """Returns the selected skills and all their dependencies, a dependency before its dependents. Ids that
+    `dependencies` does not have are ignored."""
     ordered: dict[str, None] = {}
     visited: set[str] = set()
 

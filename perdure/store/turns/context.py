@@ -22,6 +22,7 @@ from perdure.core.agents.prompts import (
     select_messages,
     tokens_left_out,
 )
+from perdure.core.agents.skills import SkillLoad
 from perdure.core.agents.templates import fill_variables
 from perdure.core.approvals.refusals import ReviewRefusal, note_about, refusal_of, refused_result
 from perdure.core.calls.rounds import fold_rounds, is_in, range_bounds, ranges_of, steps_in
@@ -191,11 +192,14 @@ async def _render_persona(tx: Connection, turn_id: str, template: str, values: d
     return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
 
 
-INJECTED_SKILLS = """
-SELECT array_agg(DISTINCT skill_id ORDER BY skill_id) FROM injection_ledger
-WHERE conversation_id = $1 AND turn_id <> $2
+SKILL_LOADS = """
+SELECT jsonb_agg(jsonb_build_array(skill_id, (SELECT count(*) FROM turns later WHERE later.conversation_id = $1
+  AND later.created_at > loaded.at AND later.created_at <= t.created_at)) ORDER BY at, skill_id)
+FROM (SELECT skill_id, max(o.created_at) AS at FROM injection_ledger l JOIN turns o ON o.id = l.turn_id
+  WHERE l.conversation_id = $1 AND l.turn_id <> $2 GROUP BY skill_id) AS loaded
 """
-"""A subselect of the skills that other turns of the conversation (`$1`) injected. `$2` is this turn's id."""
+"""A subselect of the skills that other turns of the conversation (`$1`) loaded, in their order: id, and the number of
+turns since then. `$2` is this turn's id, `t` its row."""
 
 
 async def mark_injected(tx: Connection, address: TurnAddress, skill_ids: Sequence[str], tier: int) -> None:
@@ -225,8 +229,8 @@ class LoadedTurn:
     metadata: dict[str, JsonValue]
     limits: dict[str, JsonValue]
     working: dict[str, JsonValue]
-    injected: tuple[str, ...]
-    """Skills that earlier turns of the conversation injected."""
+    skill_loads: tuple[SkillLoad, ...]
+    """Skills that earlier turns of the conversation loaded, in their order."""
     pause: PauseRequests | None
     """Set if the turn is restarted and had opened a gate."""
     used: Usage
@@ -248,7 +252,7 @@ _LOAD = f"""
 WITH {TOUCH}
 SELECT t.metadata, t.limits, t.memory_text, t.persona, t.events_through, t.attempts, t.ended_at, t.stop_requested_at,
   m.id AS message_id, t.input_tokens, t.output_tokens, t.cost_microusd, m.content, m.tokens, u.name, u.display_name,
-  u.id AS user_id, u.roles, ({INJECTED_SKILLS}) AS injected, {RULE_ACTIONS} AS rule_actions,
+  u.id AS user_id, u.roles, ({SKILL_LOADS}) AS skill_loads, {RULE_ACTIONS} AS rule_actions,
   {EXEMPT_TOOLS} AS waivers, t.waived_tools,
   (SELECT jsonb_object_agg(field, value) FROM live) AS working
 FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $2 FOR UPDATE OF t
@@ -275,7 +279,7 @@ async def load_turn(tx: Connection, request: LoadRequest) -> LoadedTurn | None:
         row["metadata"],
         row["limits"],
         working or {},
-        tuple(row["injected"] or ()),
+        tuple(SkillLoad(skill_id, turns_ago) for skill_id, turns_ago in row["skill_loads"] or ()),
         pause,
         Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_microusd=row["cost_microusd"]),
         row["memory_text"],

@@ -20,6 +20,7 @@ from perdure.contracts.values import canonical_json
 from perdure.core.agents import toolsets as choice
 from perdure.core.agents.mcp_tools import toolset_of, treatment_of
 from perdure.core.agents.plans import turn_plan
+from perdure.core.agents.skills import SkillLoad, kept_skills, text_tokens
 from perdure.core.agents.tool_rules import (
     UnsentTool,
     function_of,
@@ -219,6 +220,28 @@ def test_a_block_that_no_model_may_see_is_never_offered() -> None:
     card = ToolCard.model_validate({**given, "needs_approval": False, "version": "1"})
     pinned = turn_plan(PublishedAgent(definition=hidden, cards=(card,), version="v"), Limits())
     assert offered_tools(pinned, IDS) == ("outer",)
+
+
+LOADS = ("a", 9), ("b", 2), ("d", 1)
+
+
+@pytest.mark.parametrize(("fields", "loads", "kept"), [
+    ({}, (), ()),
+    ({}, LOADS, ("c", "b", "a", "d")),
+    ({}, (("gone", 1), ("d", 1)), ("d",)),
+    ({"skill_scope": "turn"}, LOADS, ()),
+    ({"skill_turns": 2}, LOADS, ("c", "b", "d")),
+    ({"skill_turns": 1}, LOADS, ("d",)),
+    ({"skill_tokens": 0}, LOADS, ()),
+    ({"skill_tokens": 16}, LOADS, ("d",)),
+    ({"skill_tokens": 4 * 16 - 1}, LOADS, ("c", "b", "d")),
+])  # fmt: skip
+def test_a_conversation_keeps_its_newest_skills_within_the_agents_bounds(
+    fields: dict[str, Any], loads: tuple[tuple[str, int], ...], kept: Names
+) -> None:
+    skilled = agent(skill("a", dependencies=("b",)), skill("b", dependencies=("c",)), skill("c"), skill("d"), **fields)
+    assert {text_tokens(each) for each in skilled.skills} == {16}
+    assert kept_skills(skilled, [SkillLoad(*load) for load in loads]) == kept
 
 
 TEXT = {"type": "string"}

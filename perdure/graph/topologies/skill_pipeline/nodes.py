@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import TurnPlan
 from perdure.contracts.approvals import GatedCall, RequestKind
 from perdure.contracts.errors import Problem
 from perdure.contracts.events import SKILL_INJECTED, SKILL_SELECTED
@@ -13,12 +12,12 @@ from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.skills import SKILL_ID_PATTERN
 from perdure.core.agents.toolsets import with_dependencies
 from perdure.core.approvals.gates import RULE_FORCED_CHECKPOINT
-from perdure.core.text import preview
 from perdure.graph.nodes.await_verdict import AwaitVerdict
 from perdure.graph.nodes.call_model import CallModel, end_status
-from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, number_of, plan_of
+from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, messages_of, number_of, plan_of
 from perdure.graph.nodes.pause import gate_patch, memory_patch, pause_at_checkpoint, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
+from perdure.graph.nodes.skills import carried_ids, carried_patch, current_entities, with_tiers, without_skills
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
@@ -28,6 +27,9 @@ from perdure.graph.spec import Node, State
 class LoadMemory:
     """A node that puts the loaded context into the state. A gate is the same from state (warm) and store (cold)."""
 
+    keeps_skills: bool = False
+    """True if the turn starts with the skills that its conversation has loaded."""
+
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the fields from the one load of this turn, without another activity."""
         context = await ports.memory.load()
@@ -36,7 +38,7 @@ class LoadMemory:
         patch = memory_patch(context, context.user_message)
         if state["pending_mutation"] is None:
             patch |= gate_patch(context, context.user_message)
-        return patch
+        return patch | carried_patch({**state, **patch}, plan_of(state)) if self.keeps_skills else patch
 
 
 # system_prompt_node sets persona, user block and budget of this turn. The texts are stored elsewhere.
@@ -80,28 +82,27 @@ SKILL_PATTERN = r"SKILL_SELECT:([a-z][a-z0-9_]{0,63})"
 
 @dataclass(frozen=True, slots=True)
 class SelectSkills:
-    """A node that keeps the marks of the latest answer that name a skill of this agent."""
+    """A node that keeps the marks of the latest answer that name a skill of this agent. A model may select a skill that
+    an earlier turn loaded; it then gets its second call as for any other skill."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the matching marks. They were found in the whole answer when it was settled."""
         marks, injected = state["extracted"], state["injected_skill_ids"]
-        known = plan_of(state).skill_ids
+        known, carried = plan_of(state).skill_ids, carried_ids(messages_of(state))
         if not isinstance(marks, list) or not isinstance(injected, list):
             return {"selected_skill_ids": []}
-        selected: list[JsonValue] = [mark for mark in marks if mark in known and mark not in injected]
+        selected: list[JsonValue] = [
+            mark for mark in marks if mark in known and (mark not in injected or mark in carried)
+        ]
         if selected:
             ports.events.emit(SKILL_SELECTED, {"skill_ids": selected})
         return {"selected_skill_ids": selected}
 
 
 # skill_inject_node adds one system message for each selected skill and each of its dependencies. The texts are stored
-# with the agent. The model call inserts them, and marks them in the injection ledger when it is claimed. The ledger is
-# checked for this turn only, with `injected_skill_ids`. The text that another turn injected is no longer in the model's
-# messages, so the skill is injected again and its event has `again`.
-MAX_ENTITIES = 3
-"""A skill receives at most this many entities; those that the app names come first."""
-
-
+# with the agent. The model call inserts them, and marks them in the injection ledger when it is claimed. A skill is
+# injected once per turn, see `injected_skill_ids`. If the turn began with it, its text moves to the end instead, so that
+# there is one copy. If an earlier turn injected it, its event has `again`.
 @dataclass(frozen=True, slots=True)
 class InjectSkills:
     """A node that adds messages with references to skills, dependencies first."""
@@ -112,48 +113,33 @@ class InjectSkills:
         before, active = state["messages"], state["active_skills"]
         if not isinstance(selected, list) or not isinstance(injected, list) or not isinstance(before, list):
             return {}
-        plan, memory = plan_of(state), state["memory_context"]
+        plan, memory, carried = plan_of(state), state["memory_context"], carried_ids(messages_of(state))
         injected_before = memory.get("injected") if isinstance(memory, dict) else None
-        current_entities = _current_entities(state, plan)
-        tiers = {skill.id: 3 for skill in plan.skills if skill.artifacts}
-        new_ids = [each for each in with_dependencies(plan, map(str, selected)) if each not in injected]
-        messages: list[JsonValue] = list(before)
+        entities_now = current_entities(state, plan)
+        again_ids = [each for each in map(str, selected) if each in carried]
+        wanted = with_dependencies(plan, map(str, selected))
+        new_ids = [each for each in wanted if each not in injected or each in again_ids]
+        active_skills = with_tiers(active, plan, new_ids)
+        messages: list[JsonValue] = without_skills(before, again_ids)
         for skill_id in new_ids:
-            entities = current_entities if skill_id in selected else ()
+            entities = entities_now if skill_id in selected else ()
             ref = MessageRef(role=Role.SYSTEM, skill_id=skill_id, entities=entities)
             messages.append(ref.model_dump(mode="json"))
-            data: dict[str, JsonValue] = {"skill_id": skill_id, "tier": tiers.get(skill_id, 2)}
+            data: dict[str, JsonValue] = {"skill_id": skill_id, "tier": active_skills[skill_id]}
             again: dict[str, JsonValue] = (
                 {"again": True} if isinstance(injected_before, list) and skill_id in injected_before else {}
             )
             ports.events.emit(SKILL_INJECTED, data | again)
         patch: Patch = {
             "messages": messages,
-            "injected_skill_ids": [*injected, *new_ids],
-            "active_skills": {
-                **(active if isinstance(active, dict) else {}),
-                **{each: tiers.get(each, 2) for each in new_ids},
-            },
+            "injected_skill_ids": [*injected, *(each for each in new_ids if each not in injected)],
+            "active_skills": active_skills,
             "selected_skill_ids": [],
             "skill_injection_done": bool(new_ids),
         }
-        if current_entities:
-            patch["injected_entity_ids"] = [*current_entities]
+        if entities_now:
+            patch["injected_entity_ids"] = [*entities_now]
         return patch
-
-
-def _current_entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
-    """Returns the current entities as `attribute=value`: those of working memory in the agent's fields, then the one
-    that was used last."""
-    working, recent = state["working"], state["recent_entity_context"]
-    fields = working if isinstance(working, dict) else {}
-    named = [
-        f"{attribute}={preview(str(fields[field]))}"
-        for field, attribute in plan.entity_fields.items()
-        if fields.get(field)
-    ]
-    newest = [f"id={recent[-1]}"] if isinstance(recent, list) and recent else []
-    return tuple(dict.fromkeys([*named, *newest]))[:MAX_ENTITIES]
 
 
 # approval_node opens a checkpoint that a request forces before the synthesis. Checkpoints of rules open in tool_node,
@@ -200,7 +186,7 @@ _CALL = replace(_CALL_3, folds=True, continues=True)
 
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),
-    "memory_node": LoadMemory(),
+    "memory_node": LoadMemory(keeps_skills=True),
     "resume_guard": AwaitVerdict(refers=True, counts=True),
     "initial_llm_call": CallPhase(INITIAL, _CALL),
     "tool_node": RunTools(),
@@ -210,9 +196,11 @@ NODES: dict[str, Node] = {
     "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL),
     "output_format": FormatOutput(),
 }
-NODES_5: dict[str, Node] = {**NODES, "resume_guard": AwaitVerdict(refers=True)}
+NODES_6: dict[str, Node] = {**NODES, "memory_node": LoadMemory()}
+"""The nodes of version 6, whose turns start without the skills of their conversation."""
+NODES_5: dict[str, Node] = {**NODES_6, "resume_guard": AwaitVerdict(refers=True)}
 """The nodes of version 5, which does not count refused rounds."""
-NODES_4: dict[str, Node] = {**NODES, "resume_guard": AwaitVerdict()}
+NODES_4: dict[str, Node] = {**NODES_6, "resume_guard": AwaitVerdict()}
 """The nodes of version 4, whose notes about refused rounds carry the reviewers' words."""
 NODES_3: dict[str, Node] = {
     **NODES_4,

@@ -46,7 +46,7 @@ from perdure.graph.spec import (
 )
 from perdure.graph.state import Field, StateSchema
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Increases with every change of a node, a route or the state."""
 
 

@@ -1,0 +1,66 @@
+"""The skills of a turn as state: those that its conversation has loaded, and those that it loads."""
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from perdure.contracts.agents import TurnPlan
+from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.core.text import preview
+from perdure.graph.nodes.fields import messages_of
+from perdure.graph.spec import State
+
+MAX_ENTITIES = 3
+"""A skill receives at most this many entities; those that the app names come first."""
+
+
+def current_entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
+    """Returns the current entities as `attribute=value`: those of working memory in the agent's fields, then the one
+    that was used last."""
+    working, recent = state["working"], state["recent_entity_context"]
+    fields = working if isinstance(working, dict) else {}
+    named = [
+        f"{attribute}={preview(str(fields[field]))}"
+        for field, attribute in plan.entity_fields.items()
+        if fields.get(field)
+    ]
+    newest = [f"id={recent[-1]}"] if isinstance(recent, list) and recent else []
+    return tuple(dict.fromkeys([*named, *newest]))[:MAX_ENTITIES]
+
+
+def carried_patch(state: State, plan: TurnPlan) -> Patch:
+    """Returns the fields of a turn that starts with the skills that its conversation has loaded: a reference to each
+    before the turn's messages, so that each request has one copy of its text; empty if there are none.
+
+    A turn that is restored from a pause has its skills already.
+    """
+    messages, injected = messages_of(state), state["injected_skill_ids"]
+    before = [str(each) for each in injected] if isinstance(injected, list) else []
+    new_ids = [each for each in plan.loaded_skills if each not in before]
+    if not new_ids:
+        return {}
+    entities = current_entities(state, plan)
+    refs = [MessageRef(role=Role.SYSTEM, skill_id=each, entities=entities, carried=True) for each in new_ids]
+    patch: Patch = {
+        "messages": [each.model_dump(mode="json") for each in (*refs, *messages)],
+        "injected_skill_ids": [*before, *new_ids],
+    }
+    if "active_skills" in state:
+        patch["active_skills"] = with_tiers(state["active_skills"], plan, new_ids)
+    return patch
+
+
+def carried_ids(messages: Sequence[MessageRef]) -> set[str]:
+    """Returns the skills that an earlier turn loaded and that this turn has not loaded again."""
+    return {message.skill_id for message in messages if message.carried}
+
+
+def without_skills(messages: Sequence[JsonValue], skill_ids: Sequence[str]) -> list[JsonValue]:
+    """Returns the messages of a state without the references to these skills."""
+    return [each for each in messages if not (isinstance(each, dict) and each.get("skill_id") in skill_ids)]
+
+
+def with_tiers(active: JsonValue, plan: TurnPlan, new_ids: Sequence[str]) -> dict[str, JsonValue]:
+    """Returns the loaded skills with their tiers, after these are loaded."""
+    tiers: Mapping[str, JsonValue] = {skill.id: 3 for skill in plan.skills if skill.artifacts}
+    return {**(active if isinstance(active, dict) else {}), **{each: tiers.get(each, 2) for each in new_ids}}

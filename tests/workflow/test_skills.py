@@ -1,0 +1,49 @@
+"""Skills of a conversation: what is loaded, for how long, and how a model loads one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from perdure.contracts.agents import SkillScope
+from perdure.contracts.turns import TurnStatus
+from tests.doubles.desk_variants import as_desk, published
+from tests.doubles.message_script import Line
+from tests.served_turns import DONE, PAY, Served
+from tests.workflow.test_cold_resumes import start_cold
+
+SELECTS = Line("I look it up. SKILL_SELECT:parcels")
+TEXT = "=== Skill Activated: Parcels ==="
+
+
+def copies(messages: Sequence[Any], text: str = TEXT) -> int:
+    return sum(str(message["content"]).count(text) for message in messages)
+
+
+async def test_a_skill_stays_loaded_for_the_conversation_with_one_copy_of_its_text(served: Served) -> None:
+    first, _ = await served.run_to_end(SELECTS, DONE, agent_id="checked")
+    sizes = []
+    for _turn in range(20):
+        address, _row = await served.run_to_end(DONE, agent_id="checked", conversation_id=first.conversation_id)
+        (sent,) = served.sent_to_model(address)
+        sizes.append(copies(sent))
+    assert sizes == [1] * 20
+    marks = await served.harness.rows("SELECT DISTINCT turn_id::text FROM injection_ledger WHERE conversation_id = $1",
+        first.conversation_id)  # fmt: skip
+    assert [mark["turn_id"] for mark in marks] == [first.turn_id], "a turn that starts with a skill does not load it"
+
+
+async def test_a_turn_that_starts_again_begins_with_the_same_skills(served: Served) -> None:
+    first, _ = await served.run_to_end(SELECTS, DONE, agent_id="checked")
+    address = await served.paused(Line("", [PAY]), DONE, agent_id="checked", conversation_id=first.conversation_id)
+    await start_cold(served, address)
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    before, after = served.sent_to_model(address)
+    assert before == after[: len(before)] and copies(after) == 1
+
+
+async def test_a_skill_is_loaded_again_if_it_belongs_to_its_turn(served: Served) -> None:
+    async with published(served.harness, as_desk(skill_scope=SkillScope.TURN)):
+        first, _ = await served.run_to_end(Line("SKILL_SELECT:plan"), DONE)
+        address, _ = await served.run_to_end(DONE, conversation_id=first.conversation_id)
+    (sent,) = served.sent_to_model(address)
+    assert copies(sent, "=== Skill Activated") == 0
