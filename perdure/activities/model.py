@@ -38,6 +38,7 @@ from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from perdure.contracts.ids import step_of
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.models import has_other_key
+from perdure.core.agents.skill_markers import MarkerFilter
 from perdure.core.calls.endings import length_rule, output_limit
 from perdure.core.calls.ledger import PROBLEM_OF_CLAIM, Attempt, Claim
 from perdure.core.calls.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
@@ -80,7 +81,7 @@ class ModelActivities:
                 return begun
             call, claimed = begun.call, begun.claimed
             self._deps.live.wake(call.address.conversation_id)
-            received = _new_accumulator(begun)
+            received = _new_accumulator(begun, agent)
             failed: Problem | None = None
             try:
                 async with self._deps.stops.interruptible(call.address.turn_id) as interruption:
@@ -123,8 +124,8 @@ class ModelActivities:
                 if isinstance(chunk, TextDelta):
                     if received.first_token_seconds is None:
                         received.first_token_seconds = time.monotonic() - requested_at
-                    received.text.append(chunk.text)
-                    may_continue = call.ask.output is not None or await publisher.publish_text(chunk.text)
+                    shown = received.add_text(chunk.text)
+                    may_continue = call.ask.output is not None or not shown or await publisher.publish_text(shown)
                 elif isinstance(chunk, ThinkingDelta):
                     received.add_thinking(chunk.text, time.monotonic() - requested_at)
                     may_continue = await publisher.publish_thinking(chunk.text)
@@ -135,6 +136,8 @@ class ModelActivities:
                 if not may_continue:
                     received.stopped = True
                     return
+            if received.markers is not None and (rest := received.markers.rest()):
+                await publisher.publish_text(rest)
 
     async def _retry_if_possible(
         self, begun: BegunCall, agent: PublishedAgent, received: StreamAccumulator, error: PerdureError
@@ -280,9 +283,11 @@ def _first_problem(error: PerdureError, model: str, fallback_model: str) -> dict
     }
 
 
-def _new_accumulator(begun: BegunCall) -> StreamAccumulator:
+def _new_accumulator(begun: BegunCall, agent: PublishedAgent) -> StreamAccumulator:
     """Returns the state of an attempt at the moment of its request."""
+    marks = begun.call.ask.skill_marks
     return StreamAccumulator(
+        markers=MarkerFilter(frozenset(skill.id for skill in agent.definition.skills)) if marks else None,
         turn_seconds=time.monotonic() - begun.turn_began,
         assembly=begun.assembly,
         before=begun.before,

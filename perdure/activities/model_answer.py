@@ -25,6 +25,7 @@ from perdure.contracts.ids import effect_key, tool_call_id
 from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.skill_markers import MarkerFilter, selected_skills
 from perdure.core.agents.tool_rules import UnsentTool, own_name, sent_name, sent_tools, tool_function, unsent_sentences
 from perdure.core.agents.tool_schemas import replaced_properties
 from perdure.core.agents.toolsets import (
@@ -306,10 +307,34 @@ class StreamAccumulator:
     """Returns the cost of a usage in micro-dollars, at the prices of the provider that was called."""
     assembly: dict[str, JsonValue] = field(default_factory=dict)
     """Facts about how the prompt was built (perdure/activities/model_request.py)."""
+    markers: MarkerFilter | None = None
+    """Removes the markers of skills from the text; None if the call has none."""
+    marked_text: list[str] = field(default_factory=list)
+    """The text with its markers; empty if the call has none."""
 
     @property
     def full_text(self) -> str:
-        return "".join(self.text)
+        """The text for readers."""
+        return "".join(self.text) + (self.markers.rest() if self.markers else "")
+
+    def add_text(self, text: str) -> str:
+        """Adds a piece of the answer and returns the part of it that can be shown now."""
+        shown = text
+        if self.markers is not None:
+            self.marked_text.append(text)
+            shown = self.markers.feed(text)
+        self.text.append(shown)
+        return shown
+
+    @property
+    def raw_text(self) -> str:
+        """The text as the model gave it."""
+        return "".join(self.text if self.markers is None else self.marked_text)
+
+    @property
+    def selected(self) -> tuple[str, ...]:
+        """The ids of the skills that the answer selects."""
+        return selected_skills(self.raw_text, self.markers.known) if self.markers else ()
 
     @property
     def usage(self) -> Usage:
@@ -320,7 +345,7 @@ class StreamAccumulator:
             counted = self.complete.usage
             known = counted.thinking_tokens or min(thinking_tokens, counted.output_tokens)
             return counted.model_copy(update={"thinking_tokens": known}) if known else counted
-        output_tokens = thinking_tokens + estimated_tokens(self.full_text)
+        output_tokens = thinking_tokens + estimated_tokens(self.raw_text)
         output_tokens = max(output_tokens, self.failed_tokens)
         if not (output_tokens or self.stopped or self.may_have_worked):
             return Usage()
@@ -339,7 +364,7 @@ class StreamAccumulator:
     @property
     def has_text(self) -> bool:
         """True if there is text, including the parts that this answer continues."""
-        return bool(self.before or self.text)
+        return bool(self.before or self.full_text)
 
     def refuses_rest(self, call: ModelCall) -> bool:
         """Returns whether the model refused to continue a cut answer."""
@@ -347,7 +372,7 @@ class StreamAccumulator:
 
     def _adds_nothing(self, complete: Complete) -> bool:
         """Returns whether a continuation is empty. The answer that it should continue is then still cut."""
-        return complete.finish_reason == "stop" and not complete.tool_calls and not self.full_text.strip()
+        return complete.finish_reason == "stop" and not complete.tool_calls and not self.raw_text.strip()
 
     def explain(self, error: PerdureError) -> None:
         """Adds what the answer so far says about the error."""
@@ -366,6 +391,8 @@ class StreamAccumulator:
         """Makes the text so far the model's reasoning. Readers of the live text receive the answer when it is settled:
         its length differs (perdure/core/events/stream.py)."""
         self.text.clear()
+        self.marked_text.clear()
+        self.markers = MarkerFilter(self.markers.known) if self.markers else None
         self.first_token_seconds = None
         if reasoning:
             self.add_thinking(reasoning, seconds)
@@ -400,7 +427,8 @@ def reply_of(
         truncated=received.complete is not None and (received.complete.truncated or received.refuses_rest(call)),
         goes_on=ending is Ending.CONTINUED,
     )
-    if not (text or continued) and (reply.problem or reply.goes_on):
+    reply = reply.model_copy(update={"extracted": received.selected})
+    if not (text or continued) and (reply.problem or reply.goes_on or (received.selected and not plans)):
         return reply, []
     message = NewMessage(
         continued or new_id(),
@@ -415,7 +443,9 @@ def reply_of(
     whole, tokens = received.before + text, message.tokens + estimated_tokens(received.before)
     refs = tuple(plan.ref for plan in plans)
     ref = MessageRef(id=message.id, role=Role.ASSISTANT, text=preview(whole), tokens=tokens, calls=refs)
-    reply = reply.model_copy(update={"message": ref, "extracted": extract_groups(call.ask.extract_pattern, whole)})
+    reply = reply.model_copy(update={"message": ref})
+    if received.markers is None:
+        reply = reply.model_copy(update={"extracted": extract_groups(call.ask.extract_pattern, whole)})
     return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
 
 

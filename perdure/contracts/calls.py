@@ -54,6 +54,9 @@ class ModelCallRequest(Tolerant):
     """Parts of the system prompt: persona key and user block."""
     extract_pattern: str = ""
     """A regular expression that is searched in the whole answer; `extracted` has its first groups."""
+    skill_marks: bool = Field(default=False, exclude_if=is_empty)
+    """True if markers of skills (perdure/core/agents/skill_markers.py) are removed from the answer; `extracted` then
+    has the ids that they select."""
     toolsets: dict[str, bool] | None = Field(default=None, exclude_if=lambda loaded: loaded is None)
     """Loaded toolsets by name, with whether their tools that write are included. None if the graph loads none."""
     stage: str = Field(default="", exclude_if=is_empty)

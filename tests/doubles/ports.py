@@ -15,6 +15,7 @@ from perdure.contracts.context_assembly import AssembleAsk, Assembled
 from perdure.contracts.errors import Problem
 from perdure.contracts.memory import CLIENT_TABLE, MAX_FACTS, FactsAnswer, FactScope, FactsRequest, FactStatus
 from perdure.contracts.messages import MessageRef, Role
+from perdure.core.agents.skill_markers import selected_skills, without_markers
 from perdure.core.approvals.gates import effect_request, startable_calls
 from perdure.core.calls.arguments import extract_groups, read_object
 from perdure.core.calls.endings import Ending, ending_of, problem_of_cut
@@ -106,19 +107,23 @@ class FakeModel:
             value = read.args if read.fault is None else None
             return ModelReply(value=value, fault=read.fault or "", usage=says.usage)
         before = next((each for each in turn.made if each.id and each.id == ask.continues), None)
-        text = (before.text if before else "") + says.text
+        said, selected = says.text, extract_groups(ask.extract_pattern, says.text)
+        if ask.skill_marks:
+            said, selected = without_markers(said, turn.skill_ids), selected_skills(said, turn.skill_ids)
+        text = (before.text if before else "") + said
         ending = ending_of(says.ends, turn.on_length, may_continue=ask.may_continue, has_text=bool(text))
         asked = () if says.ends == "length" else says.calls
         calls = tuple(turn.plan_call(step, at, tool, args, ask.tools) for at, (tool, args) in enumerate(asked))
         reply = ModelReply(
             usage=says.usage, turn_used=says.turn_used, finish_reason="tool_calls" if calls else says.ends,
-            goes_on=ending is Ending.CONTINUED, problem=problem_of_cut(says.ends) if ending is Ending.FAILED else None,
+            goes_on=ending is Ending.CONTINUED, extracted=selected,
+            problem=problem_of_cut(says.ends) if ending is Ending.FAILED else None,
         )  # fmt: skip
-        if not text and ending is not Ending.WHOLE:
+        if not text and (ending is not Ending.WHOLE or (selected and not calls)):
             return reply
         message = turn.message(Role.ASSISTANT, text, calls=calls, extends=before)
         turn.rounds += [message] if calls else []
-        return reply.model_copy(update={"message": message, "extracted": extract_groups(ask.extract_pattern, text)})
+        return reply.model_copy(update={"message": message})
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +268,9 @@ class FakeMemory:
             plan=TurnPlan(
                 agent_id="desk", agent_version="v1", persona_key="agent", limits=turn.limits, model=turn.model,
                 reviewers=turn.reviewers, cards=tuple(turn.cards.values()), skill_ids=turn.skill_ids,
-                skills=turn.skills, loaded_skills=turn.loaded_skills, rules=turn.rules, entity_fields=dict(turn.entity_fields),
-                toolsets=dict(turn.toolsets), stage_tools=dict(turn.stage_tools), words=dict(turn.words),
+                skills=turn.skills, loaded_skills=turn.loaded_skills, rules=turn.rules,
+                entity_fields=dict(turn.entity_fields), toolsets=dict(turn.toolsets),
+                stage_tools=dict(turn.stage_tools), words=dict(turn.words),
                 assembly=turn.context.plan if turn.context else None, facts=turn.facts,
             ),
             context=turn.context.memory if turn.context else None,

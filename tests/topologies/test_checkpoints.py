@@ -36,7 +36,7 @@ from tests.topologies.played import (
 START = "system_prompt_node memory_node resume_guard"
 FINISH = "skill_select_node approval_node synthesis_llm_call output_format"
 SHOUT = ("shout", {"text": "a"})
-SHOUTS, PAYS, SELECTS = Says("", (SHOUT,)), Says("", (("pay", {"amount": 5}),)), Says("SKILL_SELECT:plan")
+SHOUTS, PAYS, SELECTS = Says("", (SHOUT,)), Says("", (("pay", {"amount": 5}),)), Says("I plan. SKILL_SELECT:plan")
 FORCED: dict[str, JsonValue] = {"hitl_checkpoint_type": "pre_answer"}
 decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])
 calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), min_size=1, max_size=5)

@@ -21,7 +21,7 @@ ANSWER = f"initial_llm_call {FINISH}"
 SKILL = "initial_llm_call skill_select_node skill_inject_node approval_node synthesis_llm_call"
 NO_ANSWER = "initial_llm_call output_format"
 AFTER_TOOLS = "initial_llm_call tool_node initial_llm_call output_format"
-LOOKS, DONE, SELECTS = Says(calls=(LOOK,)), Says("done"), Says("SKILL_SELECT:plan")
+LOOKS, DONE, SELECTS = Says(calls=(LOOK,)), Says("done"), Says("I plan. SKILL_SELECT:plan")
 CALLS = [{"call_id": "t1.0"}]
 ERROR = {"code": "x", "message": "x"}
 
@@ -49,7 +49,13 @@ PLAIN = {
     "tools in two rounds": (turn(LOOKS, Says(calls=(LOOK, LOOK)), DONE),
         f"initial_llm_call tool_node initial_llm_call tool_node {ANSWER}", "completed"),
     "a skill is injected and synthesised": (skilled(SELECTS, DONE), f"{SKILL} output_format", "completed"),
-    "a skill that the agent has not is no skill": (skilled(Says("SKILL_SELECT:other")), ANSWER, "completed"),
+    "a skill that the agent has not is no skill": (skilled(Says("SKILL_SELECT:other"), DONE), ANSWER, "completed"),
+    "the synthesis names no other skill": (skilled(SELECTS, Says("SKILL_SELECT:plan"), DONE),
+        f"{SKILL} synthesis_llm_call output_format", "completed"),
+    "it does so again": (skilled(SELECTS, *[Says("SKILL_SELECT:plan")] * 2),
+        f"{SKILL} synthesis_llm_call output_format", "completed"),
+    "a skill that the synthesis selects": (turn(SELECTS, Says("SKILL_SELECT:more"), DONE, skill_ids=("plan", "more")),
+        f"{SKILL} skill_inject_node approval_node synthesis_llm_call output_format", "completed"),
     "tools in the synthesis come back to the synthesis": (skilled(SELECTS, LOOKS, DONE),
         f"{SKILL} tool_node synthesis_llm_call output_format", "completed"),
     "a synthesis that fails": (skilled(SELECTS, fails("model_cut_off")), f"{SKILL} output_format",
@@ -140,10 +146,10 @@ async def test_a_fresh_turn_knows_its_user_and_state_aware_tools_update_only_kno
 
 async def test_an_injected_skill_follows_the_answer_that_chose_it_and_is_injected_once() -> None:
     played = await play(Says("SKILL_SELECT:plan SKILL_SELECT:plan"), SELECTS, skill_ids=("plan",))
-    assert [message.skill_id for message in played.messages] == ["", "", "plan", ""]
+    assert [message.skill_id for message in played.messages] == ["", "plan", ""]
     assert played.state["injected_skill_ids"] == ["plan"]
     assert played.state["active_skills"] == {"plan": 2}
-    assert [message.skill_id for message in played.turn.asks[1].messages] == ["", "", "plan"]
+    assert [message.skill_id for message in played.turn.asks[1].messages] == ["", "plan"]
 
 
 async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothing() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from perdure.contracts.agents import SkillScope
 from perdure.contracts.turns import TurnStatus
+from perdure.core.events.stream import FIRST_ENTRY
 from tests.doubles.desk_variants import as_desk, published
 from tests.doubles.message_script import Line
 from tests.served_turns import DONE, PAY, Served
@@ -47,3 +48,13 @@ async def test_a_skill_is_loaded_again_if_it_belongs_to_its_turn(served: Served)
         address, _ = await served.run_to_end(DONE, conversation_id=first.conversation_id)
     (sent,) = served.sent_to_model(address)
     assert copies(sent, "=== Skill Activated") == 0
+
+
+async def test_no_reader_sees_a_marker_and_the_skill_is_loaded(served: Served) -> None:
+    lines = Line("I look it up. [skill_select : Parcels] One moment."), Line("SKILL_SELECT:weights"), Line("Ready.")
+    address, row = await served.run_to_end(*lines, agent_id="checked")
+    assert await served.transcript(address) == [("assistant", "I look it up. One moment."), ("assistant", "Ready.")]
+    assert row["answer"] == "Ready."
+    live = await served.harness.deps.live.tokens("local", address.conversation_id, "0", FIRST_ENTRY)
+    assert "".join(each.text for each in live.entries) == "I look it up. One moment.Ready."
+    assert [copies(sent) for sent in served.sent_to_model(address)] == [0, 1, 1]

@@ -57,6 +57,8 @@ class CallModel:
     """A node that calls the model. It offers every tool of the plan, except blocks of skills that are not loaded."""
 
     extract_pattern: str = ""
+    skill_marks: bool = False
+    """True if markers of skills are removed from the answer, and `extracted` has the ids that they select."""
     by_toolsets: bool = False
     """True if tools of toolsets are offered only when their toolset is loaded, with `load_toolset` in addition."""
     deaf: bool = False
@@ -89,6 +91,7 @@ class CallModel:
                 tools=tools if loaded is None else _loaded_tools(plan, tools, loaded),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
+                skill_marks=self.skill_marks,
                 deaf=self.deaf or continued > 0,
                 toolsets=loaded,
                 ttft_told=bool(state.get("ttft_emitted")) or continued > 0,
@@ -119,11 +122,12 @@ def _reply_patch(state: State, reply: ModelReply) -> Patch:
     before = state["messages"]
     messages: list[JsonValue] = list(before) if isinstance(before, list) else []
     patch: Patch = {**add_costs(state, reply), "pending_tool_calls": []}
+    continued, message_id = continuation_of(state)
     if "extracted" in state:
-        patch["extracted"] = [*reply.extracted]
+        before_it = state["extracted"] if continued else []
+        patch["extracted"] = [*dict.fromkeys([*(before_it if isinstance(before_it, list) else []), *reply.extracted])]
     if "ttft_emitted" in state and reply.message is not None and reply.message.text:
         patch["ttft_emitted"] = True
-    continued, message_id = continuation_of(state)
     if "continuation" in state:
         patch["continuation"] = {}
     if reply.goes_on:

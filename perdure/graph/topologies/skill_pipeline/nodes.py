@@ -13,7 +13,7 @@ from perdure.contracts.skills import SKILL_ID_PATTERN
 from perdure.core.agents.toolsets import with_dependencies
 from perdure.core.approvals.gates import RULE_FORCED_CHECKPOINT
 from perdure.graph.nodes.await_verdict import AwaitVerdict
-from perdure.graph.nodes.call_model import CallModel, end_status
+from perdure.graph.nodes.call_model import CallModel, end_status, engine_note
 from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, messages_of, number_of, plan_of
 from perdure.graph.nodes.pause import gate_patch, memory_patch, pause_at_checkpoint, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
@@ -67,23 +67,42 @@ class CallPhase:
 
     phase: str
     call: CallModel
+    select: Node | None = None
+    """Selects the skills that the answer names, if it has no calls."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the patch of the call, with the phase."""
         if self.phase == SYNTHESIS and not state["skill_injection_done"]:
             return {"llm_phase": self.phase, "pending_tool_calls": []}
         called = await self.call({**state, "llm_phase": self.phase}, ports)
-        return {"llm_phase": self.phase} | called
+        patch: Patch = {"llm_phase": self.phase} | called
+        after = {**state, **patch}
+        if self.select is None or error_of(after) is not None or after["status"] == AWAITING_HITL:
+            return patch
+        return (
+            patch if after["pending_tool_calls"] or after["continuation"] else patch | await self.select(after, ports)
+        )
 
 
 # skill_select_node selects the skills that the model named and that are not injected yet.
 SKILL_PATTERN = r"SKILL_SELECT:([a-z][a-z0-9_]{0,63})"
 
 
+def _ends_with_note(state: State) -> bool:
+    last = messages_of(state)[-1]
+    return last.role is Role.SYSTEM and not last.skill_id
+
+
+_NOT_LOADABLE = "is already loaded or is not one of the skills. Answer without loading another skill."
+
+
 @dataclass(frozen=True, slots=True)
 class SelectSkills:
     """A node that keeps the marks of the latest answer that name a skill of this agent. A model may select a skill that
     an earlier turn loaded; it then gets its second call as for any other skill."""
+
+    explains: bool = False
+    """True if the model is called again, with a note, if its answer only names skills that cannot be loaded."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the matching marks. They were found in the whole answer when it was settled."""
@@ -96,12 +115,25 @@ class SelectSkills:
         ]
         if selected:
             ports.events.emit(SKILL_SELECTED, {"skill_ids": selected})
+        elif self.explains and marks and not _ends_with_note(state):
+            return self._explained(messages_of(state), [*map(str, marks)])
         return {"selected_skill_ids": selected}
+
+    def _explained(self, messages: list[MessageRef], marks: list[str]) -> Patch:
+        if messages[-1].role is Role.ASSISTANT:
+            return {"selected_skill_ids": []}
+        note = engine_note(f"No skill was loaded: {', '.join(marks)} {_NOT_LOADABLE}")
+        return {
+            "selected_skill_ids": [],
+            "extracted": [],
+            "messages": [each.model_dump(mode="json") for each in (*messages, note)],
+            "skill_injection_done": True,
+        }
 
 
 # skill_inject_node adds one system message for each selected skill and each of its dependencies. The texts are stored
 # with the agent. The model call inserts them, and marks them in the injection ledger when it is claimed. A skill is
-# injected once per turn, see `injected_skill_ids`. If the turn began with it, its text moves to the end instead, so that
+# injected once per turn (`injected_skill_ids`). If the turn began with it, its text moves to the end instead, so that
 # there is one copy. If an earlier turn injected it, its event has `again`.
 @dataclass(frozen=True, slots=True)
 class InjectSkills:
@@ -148,12 +180,15 @@ class InjectSkills:
 class CheckApproval:
     """A node that opens the forced checkpoint; without one, it changes nothing."""
 
+    once: bool = False
+    """True if the checkpoint does not open again for a skill that the synthesis selects."""
+
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the pause, which skips the synthesis. An invalid name fails the turn, so that no checkpoint is
         skipped."""
         metadata = state["metadata"]
         forced = metadata.get("hitl_checkpoint_type") if isinstance(metadata, dict) else None
-        if not forced or error_of(state) is not None:
+        if not forced or error_of(state) is not None or (self.once and state["llm_phase"] == SYNTHESIS):
             return {}
         if not isinstance(forced, str) or not re.fullmatch(SKILL_ID_PATTERN, forced):
             problem = Problem(
@@ -182,7 +217,8 @@ class FormatOutput:
 
 
 _CALL_3 = CallModel(extract_pattern=SKILL_PATTERN)
-_CALL = replace(_CALL_3, folds=True, continues=True)
+_CALL_6 = replace(_CALL_3, folds=True, continues=True)
+_CALL = replace(_CALL_6, extract_pattern="", skill_marks=True)
 
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),
@@ -190,14 +226,21 @@ NODES: dict[str, Node] = {
     "resume_guard": AwaitVerdict(refers=True, counts=True),
     "initial_llm_call": CallPhase(INITIAL, _CALL),
     "tool_node": RunTools(),
-    "skill_select_node": SelectSkills(),
+    "skill_select_node": SelectSkills(explains=True),
     "skill_inject_node": InjectSkills(),
-    "approval_node": CheckApproval(),
-    "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL),
+    "approval_node": CheckApproval(once=True),
+    "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL, SelectSkills(explains=True)),
     "output_format": FormatOutput(),
 }
-NODES_6: dict[str, Node] = {**NODES, "memory_node": LoadMemory()}
-"""The nodes of version 6, whose turns start without the skills of their conversation."""
+NODES_6: dict[str, Node] = {
+    **NODES,
+    "memory_node": LoadMemory(),
+    "initial_llm_call": CallPhase(INITIAL, _CALL_6),
+    "skill_select_node": SelectSkills(),
+    "approval_node": CheckApproval(),
+    "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL_6),
+}
+"""The nodes of version 6, whose turns start without the skills of their conversation and whose answers show markers."""
 NODES_5: dict[str, Node] = {**NODES_6, "resume_guard": AwaitVerdict(refers=True)}
 """The nodes of version 5, which does not count refused rounds."""
 NODES_4: dict[str, Node] = {**NODES_6, "resume_guard": AwaitVerdict()}

@@ -13,6 +13,7 @@ from perdure.contracts.activities import (
     ActivityRef,
 )
 from perdure.contracts.approvals import PauseKind
+from perdure.contracts.messages import Role
 from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
@@ -27,6 +28,7 @@ from perdure.graph.nodes.fields import (
     PENDING,
     REVIEW,
     SYNTHESIS,
+    messages_of,
 )
 from perdure.graph.spec import (
     END,
@@ -125,6 +127,9 @@ def _edges(version: int) -> tuple[Edge, ...]:
     if version > 3:
         after_call = after_answer
         first_answer, last_answer = {**first_answer, "continue": initial}, {**last_answer, "continue": synthesis}
+    after_last: Router = after_call
+    if version > 6:
+        after_last, last_answer = after_synthesis, {**last_answer, "skills": "skill_inject_node"}
     return (
         Goto("system_prompt_node", "memory_node"),
         Goto("memory_node", "resume_guard"),
@@ -134,7 +139,7 @@ def _edges(version: int) -> tuple[Edge, ...]:
         Switch("skill_select_node", after_skill_select, {"selected": "skill_inject_node", "none": "approval_node"}),
         Goto("skill_inject_node", "approval_node"),
         Switch("approval_node", after_approval, {"paused": out, "proceed": synthesis}),
-        Switch(synthesis, after_call, last_answer),
+        Switch(synthesis, after_last, last_answer),
         Goto(out, END),
     )
 
@@ -178,6 +183,19 @@ async def after_answer(state: State) -> Literal["paused", "error", "continue", "
     """Routes an answer that was cut to its model call again, which continues it."""
     label = await after_model_call(state)
     return "continue" if label == "text" and state["continuation"] else label
+
+
+async def after_synthesis(state: State) -> Literal["paused", "error", "continue", "tools", "skills", "text"]:
+    """Routes an answer of the synthesis that selects another skill to its injection. If the answer only names skills
+    that cannot be loaded, the model is called again, once."""
+    label = await after_answer(state)
+    if label != "text":
+        return label
+    if state["selected_skill_ids"]:
+        return "skills"
+    last = messages_of(state)[-1]
+    explained = last.role is Role.SYSTEM and not last.skill_id and not state["extracted"]
+    return "continue" if explained else "text"
 
 
 async def after_tool_node(state: State) -> Literal["paused", "limit", "initial", "synthesis"]:
