@@ -25,7 +25,7 @@ from perdure.activities.model_answer import (
     structured_reply,
     with_model,
 )
-from perdure.activities.model_request import BegunCall, claim_model_call, with_first_problem
+from perdure.activities.model_request import BegunCall, claim_model_call, mark_loaded, with_first_problem
 from perdure.activities.providers.errors import CONTEXT_OVERFLOW, problem_of
 from perdure.activities.providers.provider import Complete, TextDelta, TextWasThinking, ThinkingDelta
 from perdure.activities.working_memory import save_loaded_toolsets
@@ -216,7 +216,7 @@ class ModelActivities:
         call, claimed = begun.call, begun.claimed
         if call.ask.output is not None:
             reply = structured_reply(call.ask.output, received, failed)
-            return await self._write_reply(call, claimed, received, CallPlans(()), reply, [])
+            return await self._write_reply(begun, agent, received, CallPlans(()), reply, [])
         drafts = received.complete.tool_calls if received.complete and not received.stopped and failed is None else ()
         # On a thread: tool schemas come from any source, and validating each of 64 calls may take a second.
         asked, sent = with_model(agent, begun.request.model), begun.request.tool_names
@@ -231,7 +231,7 @@ class ModelActivities:
         limit = output_limit(stated, params, has_text=received.has_text, thought=thought)
         reply, messages = reply_of(call, received, failed, plans.calls, ending, limit)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
-        return await self._write_reply(call, claimed, received, plans, reply, messages)
+        return await self._write_reply(begun, agent, received, plans, reply, messages)
 
     async def _refused_calls(self, call: ModelCall, agent: PublishedAgent) -> RefusedCalls:
         """Returns the calls of the turn that are answered with their refusal, if its agent does not ask again."""
@@ -243,13 +243,14 @@ class ModelActivities:
 
     async def _write_reply(
         self,
-        call: ModelCall,
-        claimed: ModelClaim,
+        begun: BegunCall,
+        agent: PublishedAgent,
         received: StreamAccumulator,
         plans: CallPlans,
         reply: ModelReply,
         messages: list[NewMessage],
     ) -> ModelReply:
+        call, claimed = begun.call, begun.claimed
         events = events_of(call, claimed.epoch, received, reply, plans.calls)
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
@@ -259,6 +260,8 @@ class ModelActivities:
             settled = await settle_call(tx, call, claimed, reply, messages, rows, events)
             if plans.loaded is not None and settled.mine:
                 await save_loaded_toolsets(tx, call, plans.loaded)
+            if plans.skill_ids and settled.mine:
+                await mark_loaded(tx, call, [each for each in agent.definition.skills if each.id in plans.skill_ids])
             if not settled.mine:  # the provider's answer is billed, whichever attempt counts
                 await model_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:

@@ -26,6 +26,15 @@ from perdure.contracts.messages import CallRef, MessageRef, Role
 from perdure.contracts.turns import Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.skill_markers import MarkerFilter, selected_skills
+from perdure.core.agents.skills import (
+    LOAD_SKILL,
+    SKILL_ARGUMENT,
+    SkillResult,
+    cards_of_request,
+    load_skill,
+    skill_loader_card,
+    skill_of_block,
+)
 from perdure.core.agents.tool_rules import UnsentTool, own_name, sent_name, sent_tools, tool_function, unsent_sentences
 from perdure.core.agents.tool_schemas import replaced_properties
 from perdure.core.agents.toolsets import (
@@ -35,7 +44,6 @@ from perdure.core.agents.toolsets import (
     load,
     loader_card,
     offered_cards,
-    requested_cards,
 )
 from perdure.core.agents.wire_ids import stored_id
 from perdure.core.calls.arguments import extract_groups, parse_arguments, read_object, replayed_arguments
@@ -91,6 +99,8 @@ class CallPlans:
     calls: tuple[CallPlan, ...]
     loaded: dict[str, bool] | None = None
     """The toolsets that are loaded after these calls; None if the calls load none."""
+    skill_ids: tuple[str, ...] = ()
+    """The skills that these calls load."""
 
 
 def plan_calls(
@@ -113,7 +123,8 @@ def plan_calls(
     """
     step = int(call.call_id.removeprefix("m"))
     before = loaded = dict(call.ask.toolsets or {})
-    planned = []
+    planned, skill_ids = [], list[str]()
+    skills = [ref.skill_id for ref in call.ask.messages if ref.skill_id]
     offered = {own_name(name, call.ask.tools) for name in sent}
     for index, draft in enumerate(drafts):
         call_id = tool_call_id(step, index)
@@ -125,9 +136,13 @@ def plan_calls(
             loading, plan = _plan_loading(call, agent, draft, call_id, loaded)
             loaded = loading.loaded
             planned.append(plan)
+        elif draft.name == LOAD_SKILL and LOAD_SKILL in offered and agent.card(LOAD_SKILL) is None:
+            result, plan = _plan_skill(call, agent, draft, call_id, [*skills, *skill_ids])
+            skill_ids += result.skill_ids
+            planned.append(plan)
         else:
             planned.append(_plan_tool(call, agent, draft, call_id, offered, refused or {}))
-    return CallPlans(tuple(planned), None if loaded == before else loaded)
+    return CallPlans(tuple(planned), None if loaded == before else loaded, tuple(skill_ids))
 
 
 def _plan_tool(
@@ -141,7 +156,7 @@ def _plan_tool(
     card = agent.card(draft.name) if draft.name in offered else None
     args: dict[str, JsonValue] = {}
     if card is None:
-        fault: str | None = _not_offered(call, agent.card(draft.name), draft.name, offered)
+        fault: str | None = _not_offered(call, agent, draft.name, offered)
     else:
         parsed = parse_arguments(draft.raw_arguments, card.parameters)
         args, fault = parsed.args, parsed.fault
@@ -180,6 +195,19 @@ def _plan_loading(
     return loading, plan
 
 
+def _plan_skill(
+    call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, loaded: Sequence[str]
+) -> tuple[SkillResult, CallPlan]:
+    card = skill_loader_card(agent.definition.skills)
+    parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
+    if parsed.fault is not None:
+        result = SkillResult({"status": "error", "message": parsed.fault})
+    else:
+        result = load_skill(parsed.args, agent.definition, loaded)
+    state = CallState.DONE if result.done else CallState.FAILED
+    return result, _build_plan(call, card, draft, call_id, parsed.args, (state, result.result))
+
+
 def _without_unsent(
     loading: LoadResult, call: ModelCall, agent: PublishedAgent, before: Mapping[str, bool]
 ) -> LoadResult:
@@ -201,15 +229,19 @@ def _without_unsent(
 def _unsent(call: ModelCall, agent: PublishedAgent, loaded: Mapping[str, bool]) -> tuple[UnsentTool, ...]:
     """Returns the tools that the model is not sent while these toolsets are loaded."""
     offered = offered_cards([card for card in agent.cards if card.toolset], loaded)
-    cards = requested_cards(agent.cards, {*call.ask.tools, *offered}, loaded)
+    cards = cards_of_request(agent, {*call.ask.tools, *offered}, loaded)
     return sent_tools(list(map(tool_function, cards)), agent.definition.model).left_out
 
 
-def _not_offered(call: ModelCall, card: ToolCard | None, name: str, offered: Collection[str]) -> str:
+def _not_offered(call: ModelCall, agent: PublishedAgent, name: str, offered: Collection[str]) -> str:
+    card, skill_id = agent.card(name), skill_of_block(agent.definition, name)
     if card is not None and card.name in call.ask.tools:
         return f"{card.name} is not available, because the model's provider does not accept it"
     if card is not None and card.toolset and LOAD_TOOLSET in call.ask.tools:
         return f"{card.name} is in the toolset {card.toolset}, which is not loaded; call {LOAD_TOOLSET} first"
+    if skill_id and name not in call.ask.tools:
+        how = f"call {LOAD_SKILL} with it" if LOAD_SKILL in call.ask.tools else f"write SKILL_SELECT:{skill_id}"
+        return f"{name} belongs to the skill {skill_id}, which is not loaded; {how} first"
     available = ", ".join(each for each in call.ask.tools if each in offered)
     return f"there is no tool {name[:64]!r}; available tools: {available}"
 
@@ -236,7 +268,8 @@ def _build_plan(
         outcome=outcome.model_dump(mode="json") if outcome else None,
     )
     is_done = outcome is not None and outcome.state is CallState.DONE
-    executed_args = {name: args[name] for name in LOAD_ARGUMENTS if name in args} if is_done else {}
+    names = (SKILL_ARGUMENT,) if row.tool == LOAD_SKILL else LOAD_ARGUMENTS
+    executed_args = {name: args[name] for name in names if name in args} if is_done else {}
     ref = CallRef(
         call_id=call_id,
         tool=row.tool,

@@ -32,6 +32,7 @@ from perdure.core.agents.prompts import (
     wire_messages,
     with_cache_breakpoint,
 )
+from perdure.core.agents.skills import cards_of_request
 from perdure.core.agents.tool_rules import (
     ToolFunction,
     function_of,
@@ -40,7 +41,7 @@ from perdure.core.agents.tool_rules import (
     sent_tools,
     tool_function,
 )
-from perdure.core.agents.toolsets import loaded_skills, requested_cards
+from perdure.core.agents.toolsets import loaded_skills
 from perdure.core.budgets import (
     PRICED_TOKENS,
     RESERVED_SECONDS,
@@ -245,10 +246,7 @@ async def _injected_texts(
 ) -> dict[str, str]:
     """Returns the injected skills' texts by id, each with the known facts of its entities. Marks the skills that this
     turn loaded in the ledger."""
-    own = [skill for skill in skills if not refs[skill.id].carried]
-    for tier in sorted({skill_tier(skill) for skill in own}):
-        skill_ids = [skill.id for skill in own if skill_tier(skill) == tier]
-        await injections.mark_injected(tx, call.address, skill_ids, tier)
+    await mark_loaded(tx, call, [skill for skill in skills if not refs[skill.id].carried])
     entities_named = {reference for ref in refs.values() for reference in ref.entities}
     known_facts = await entities.referred_entities(tx, sorted(entities_named)) if entities_named else {}
     return {
@@ -257,6 +255,13 @@ async def _injected_texts(
         )
         for skill in skills
     }
+
+
+async def mark_loaded(tx: Connection, call: ModelCall, skills: Sequence[Skill]) -> None:
+    """Marks in the ledger that this turn loaded these skills. The conversation keeps them."""
+    for tier in sorted({skill_tier(skill) for skill in skills}):
+        skill_ids = [skill.id for skill in skills if skill_tier(skill) == tier]
+        await injections.mark_injected(tx, call.address, skill_ids, tier)
 
 
 def _assembly_facts(
@@ -317,7 +322,7 @@ def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[ToolFunction, ...]:
     if output is not None:
         description = "Give your answer by calling this once."
         return (function_of(output.name, description, output.fits),) if output.form is OutputForm.FUNCTION else ()
-    return tuple(map(tool_function, requested_cards(agent.cards, call.ask.tools, call.ask.toolsets or {})))
+    return tuple(map(tool_function, cards_of_request(agent, call.ask.tools, call.ask.toolsets or {})))
 
 
 def daily_caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:

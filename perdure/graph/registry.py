@@ -19,6 +19,7 @@ from perdure.graph.topologies.skill_pipeline.nodes import NODES, NODES_3, NODES_
 from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from perdure.graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
 from perdure.graph.topologies.tool_loop.nodes import NODES_1 as LOOP_NODES_1
+from perdure.graph.topologies.tool_loop.nodes import NODES_2 as LOOP_NODES_2
 from perdure.graph.topologies.tool_loop.spec import tool_loop
 
 TOPOLOGIES: Final[tuple[Topology, ...]] = (
@@ -35,6 +36,7 @@ EARLIER: Final[tuple[Topology, ...]] = (
     skill_pipeline(NODES_5, version=5),
     skill_pipeline(NODES_6, version=6),
     tool_loop(LOOP_NODES_1, version=1),
+    tool_loop(LOOP_NODES_2, version=2),
     context_assembly(ASSEMBLY_NODES_1, version=1),
     context_assembly(ASSEMBLY_NODES_2, version=2),
     clarify_solve(CLARIFY_NODES, VIZ_NODES, version=1),

@@ -19,6 +19,7 @@ from perdure.contracts.turns import Limits, Usage
 from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.agents.prompts import with_changed_arguments
 from perdure.core.agents.rules import plain_facts
+from perdure.core.agents.skills import LOAD_SKILL
 from perdure.core.agents.toolsets import LOAD_TOOLSET, load
 from perdure.core.calls.endings import FinishReason
 from perdure.core.calls.rounds import is_in
@@ -248,6 +249,12 @@ class FakeTurn:
         """A call of the model; one that cannot run is settled immediately."""
         if tool == LOAD_TOOLSET and tool in offered:
             return self.load_call(step, index, args)
+        if tool == LOAD_SKILL and tool in offered:
+            ref = CallRef(call_id=tool_call_id(step, index), tool=tool, digest=digest_of(dict(args)))
+            row = self.rows[ref.call_id] = Row(ref.call_id, tool, dict(args), EffectClass.READ, False)
+            done = args.get("skill") in self.skill_ids
+            told = self.close(row, CallState.DONE if done else CallState.FAILED, {"status": "loaded"})
+            return _settled(ref, told).model_copy(update={"args": dict(args) if done else {}})
         card = self.cards.get(tool) if tool in offered else None
         call_id = tool_call_id(step, index)
         effect = card.effect if card else EffectClass.OPAQUE

@@ -12,6 +12,7 @@ from perdure.contracts.errors import Problem
 from perdure.contracts.events import BUDGET
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.contracts.turns import OnSpent, Usage
+from perdure.core.agents.skills import LOAD_SKILL
 from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards, offered_tools
 from perdure.core.budgets import DAY_CODES, TURN_CODES, spent_limit
 from perdure.core.calls.endings import MAX_CONTINUATIONS
@@ -29,6 +30,7 @@ from perdure.graph.nodes.fields import (
     toolsets_of,
 )
 from perdure.graph.nodes.pause import pause_at_limit
+from perdure.graph.nodes.skills import can_load, loaded_patch
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -59,6 +61,8 @@ class CallModel:
     extract_pattern: str = ""
     skill_marks: bool = False
     """True if markers of skills are removed from the answer, and `extracted` has the ids that they select."""
+    loads_skills: bool = False
+    """True if `load_skill` is offered. A marker in an answer with calls loads its skill too."""
     by_toolsets: bool = False
     """True if tools of toolsets are offered only when their toolset is loaded, with `load_toolset` in addition."""
     deaf: bool = False
@@ -85,10 +89,11 @@ class CallModel:
         continued, message_id = continuation_of(state)
         tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
+        loader = (LOAD_SKILL,) if self.loads_skills and can_load(plan) else ()
         reply = await ports.model.complete(
             ModelCallRequest(
                 messages=tuple(messages_of(state)),
-                tools=tools if loaded is None else _loaded_tools(plan, tools, loaded),
+                tools=(*loader, *(tools if loaded is None else _loaded_tools(plan, tools, loaded))),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
                 skill_marks=self.skill_marks,
@@ -108,7 +113,10 @@ class CallModel:
             return counted | pause_at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
-        return _reply_patch(state, reply)
+        patch = _reply_patch(state, reply)
+        if not self.loads_skills or (reply.message is None and not self.by_toolsets):
+            return patch
+        return patch | loaded_patch({**state, **patch}, ports, reply, always=self.by_toolsets)
 
 
 def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:

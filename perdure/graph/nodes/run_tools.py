@@ -17,6 +17,7 @@ from perdure.contracts.events import TOOLS_PENDING
 from perdure.contracts.messages import CallRef, MessageRef, Patch, Role
 from perdure.core.agents.rule_matching import AnsweredCall, RuleMatch, RuleResult, after_round, before_round
 from perdure.core.agents.rules import COUNTERS, rule_paths
+from perdure.core.agents.skills import LOAD_SKILL
 from perdure.core.agents.toolsets import LOAD_TOOLSET, is_memory_tool
 from perdure.core.approvals.gates import RULE_MUTATING, RULE_OUTCOME_UNKNOWN, gate_round, rule_for
 from perdure.core.calls.ledger import SETTLED
@@ -324,7 +325,8 @@ def _is_waiting(outcome: ToolOutcome) -> bool:
 def _pending_calls(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
     """Returns the calls that the event lists. Calls of the engine itself are not listed."""
     gated_ids = {call.call_id for call in gated}
-    listed = [call for call in calls if call.tool != LOAD_TOOLSET and not _is_memory_call(plan, call)]
+    loaders = (LOAD_TOOLSET,) if plan.card(LOAD_SKILL) else (LOAD_TOOLSET, LOAD_SKILL)
+    listed = [call for call in calls if call.tool not in loaders and not _is_memory_call(plan, call)]
     return [
         {"call_id": call.call_id, "tool": call.tool, "requires_approval": call.call_id in gated_ids} for call in listed
     ]

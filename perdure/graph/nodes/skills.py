@@ -5,9 +5,14 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from perdure.contracts.agents import TurnPlan
+from perdure.contracts.calls import ModelReply
+from perdure.contracts.events import SKILL_INJECTED
 from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.core.agents.skills import LOAD_SKILL, SKILL_ARGUMENT
+from perdure.core.agents.toolsets import with_dependencies
 from perdure.core.text import preview
-from perdure.graph.nodes.fields import messages_of
+from perdure.graph.nodes.fields import messages_of, plan_of
+from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
 MAX_ENTITIES = 3
@@ -45,6 +50,38 @@ def carried_patch(state: State, plan: TurnPlan) -> Patch:
         "messages": [each.model_dump(mode="json") for each in (*refs, *messages)],
         "injected_skill_ids": [*before, *new_ids],
     }
+    if "active_skills" in state:
+        patch["active_skills"] = with_tiers(state["active_skills"], plan, new_ids)
+    return patch
+
+
+def can_load(plan: TurnPlan) -> bool:
+    """Returns whether `load_skill` is offered: the agent has skills, and no tool of this name."""
+    return bool(plan.skill_ids) and plan.card(LOAD_SKILL) is None
+
+
+def loaded_patch(state: State, ports: Ports, reply: ModelReply, *, always: bool) -> Patch:
+    """Returns the fields after the skills that an answer loads: with `load_skill`, and with markers in an answer with
+    calls, or in each answer with `always`. `selected_skill_ids` then has those that markers load.
+
+    The references precede the turn's messages, so that a pause of the round keeps them.
+    """
+    plan, injected = plan_of(state), state["injected_skill_ids"]
+    before = [str(each) for each in injected] if isinstance(injected, list) else []
+    calls = reply.message.calls if reply.message is not None else ()
+    called = [str(each.args[SKILL_ARGUMENT]) for each in calls if each.tool == LOAD_SKILL and each.args]
+    marked = [each for each in reply.extracted if calls or always]
+    new_ids = [each for each in with_dependencies(plan, [*called, *marked]) if each not in before]
+    patch: Patch = {"selected_skill_ids": [each for each in new_ids if each in marked]} if always else {}
+    if not new_ids:
+        return patch
+    messages, tiers = messages_of(state), with_tiers({}, plan, new_ids)
+    start = next((at for at, message in enumerate(messages) if not message.skill_id), len(messages))
+    refs = [MessageRef(role=Role.SYSTEM, skill_id=each, entities=current_entities(state, plan)) for each in new_ids]
+    for each in new_ids:
+        ports.events.emit(SKILL_INJECTED, {"skill_id": each, "tier": tiers[each]})
+    patch["messages"] = [each.model_dump(mode="json") for each in (*messages[:start], *refs, *messages[start:])]
+    patch["injected_skill_ids"] = [*before, *new_ids]
     if "active_skills" in state:
         patch["active_skills"] = with_tiers(state["active_skills"], plan, new_ids)
     return patch

@@ -75,7 +75,7 @@ class CallPhase:
         if self.phase == SYNTHESIS and not state["skill_injection_done"]:
             return {"llm_phase": self.phase, "pending_tool_calls": []}
         called = await self.call({**state, "llm_phase": self.phase}, ports)
-        patch: Patch = {"llm_phase": self.phase} | called
+        patch: Patch = {"llm_phase": self.phase, **called}
         after = {**state, **patch}
         if self.select is None or error_of(after) is not None or after["status"] == AWAITING_HITL:
             return patch
@@ -218,7 +218,7 @@ class FormatOutput:
 
 _CALL_3 = CallModel(extract_pattern=SKILL_PATTERN)
 _CALL_6 = replace(_CALL_3, folds=True, continues=True)
-_CALL = replace(_CALL_6, extract_pattern="", skill_marks=True)
+_CALL = replace(_CALL_6, extract_pattern="", skill_marks=True, loads_skills=True)
 
 NODES: dict[str, Node] = {
     "system_prompt_node": SetSystemPrompt(),

@@ -13,6 +13,7 @@ from perdure.graph.nodes.call_model import CallModel, end_status
 from perdure.graph.nodes.fields import AWAITING_HITL, calls_of, error_of, plan_of, toolsets_of
 from perdure.graph.nodes.pause import gate_patch, memory_patch, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
+from perdure.graph.nodes.skills import carried_patch
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
@@ -55,6 +56,9 @@ class PrepareMemory:
     """A node that takes the result of the turn's one load. Its text is fixed for the turn. Each model request contains
     it, but the messages never do, so that it does not accumulate."""
 
+    keeps_skills: bool = False
+    """True if the turn starts with the skills that its conversation has loaded."""
+
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the fields without another activity; empty if this was done already."""
         if state["memory_context_loaded"] or error_of(state) is not None:
@@ -63,7 +67,7 @@ class PrepareMemory:
         patch: Patch = {"memory_context_loaded": True}
         if context.problem is None and context.user_message is not None:
             patch |= memory_patch(context, context.user_message)
-        return patch
+        return patch | carried_patch({**state, **patch}, plan_of(state)) if self.keeps_skills else patch
 
 
 # gate loads toolsets, opens requests and runs calls that can run. Each call has its own approval, and all requests of a
@@ -120,10 +124,16 @@ class Settle:
 
 NODES: dict[str, Node] = {
     "entry": Enter(),
-    "memory_prepare": PrepareMemory(),
-    "model": CallModel(by_toolsets=True, folds=True, continues=True),
+    "memory_prepare": PrepareMemory(keeps_skills=True),
+    "model": CallModel(by_toolsets=True, folds=True, continues=True, skill_marks=True, loads_skills=True),
     "gate": PassGate(),
     "final": Settle(),
 }
-NODES_1: dict[str, Node] = {**NODES, "model": CallModel(by_toolsets=True)}
+NODES_2: dict[str, Node] = {
+    **NODES,
+    "memory_prepare": PrepareMemory(),
+    "model": CallModel(by_toolsets=True, folds=True, continues=True),
+}
+"""The nodes of version 2, which loads no skills."""
+NODES_1: dict[str, Node] = {**NODES_2, "model": CallModel(by_toolsets=True)}
 """The nodes of version 1, whose state keeps every message and which continues no cut answer."""

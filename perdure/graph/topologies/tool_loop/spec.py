@@ -41,7 +41,7 @@ from perdure.graph.spec import (
 )
 from perdure.graph.state import Field, StateSchema
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Increases with every change of a node, a route or the state."""
 
 
@@ -50,7 +50,7 @@ def tool_loop(nodes: Mapping[str, Node], version: int = VERSION) -> Topology:
     return Topology(
         name="tool_loop",
         version=version,
-        state=STATE if version > 1 else STATE_1,
+        state=STATE if version > 2 else STATE_2 if version > 1 else STATE_1,
         nodes=_nodes(nodes, version),
         edges=_edges(version),
         entries={FRESH: "entry", PauseKind.APPROVAL.value: "entry", **({RENEWED: "model"} if version > 1 else {})},
@@ -95,7 +95,7 @@ def _edges(version: int) -> tuple[Edge, ...]:
     return (
         Switch("entry", after_entry, {"pending": "gate", "fresh": "memory_prepare"}),
         Goto("memory_prepare", "model"),
-        Switch("model", after_answer, {"continue": "model", **answer})
+        Switch("model", after_answer if version < 3 else after_skills, {"continue": "model", **answer})
         if version > 1
         else Switch("model", after_model, answer),
         Switch("gate", after_gate, {"awaiting": "final", "error": "final", "more": "model"}),
@@ -122,7 +122,9 @@ TOOLSETS: Final = (Field("loaded_toolsets", {}),)
 
 STATE_1: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *RUN, *TOOLSETS))
 """The state of version 1."""
-STATE: Final = StateSchema((*STATE_1.own, *CONTINUATION))
+STATE_2: Final = StateSchema((*STATE_1.own, *CONTINUATION))
+"""The state of version 2."""
+STATE: Final = StateSchema((*STATE_2.own, Field("injected_skill_ids", []), Field("selected_skill_ids", [])))
 
 
 # The routers read only the state; the order of their tests is the priority.
@@ -141,6 +143,14 @@ async def after_answer(state: State) -> Literal["continue", "tools", "text"]:
     if state["continuation"] and state["error"] is None and state["status"] != AWAITING_HITL:
         return "continue"
     return await after_model(state)
+
+
+async def after_skills(state: State) -> Literal["continue", "tools", "text"]:
+    """Routes an answer whose marker has loaded a skill to the model again."""
+    label = await after_answer(state)
+    if label == "text" and state["selected_skill_ids"] and state["error"] is None and state["status"] != AWAITING_HITL:
+        return "continue"
+    return label
 
 
 async def after_gate(state: State) -> Literal["awaiting", "error", "more"]:
