@@ -24,6 +24,7 @@ from tests.topologies.played import (
     V,
     Way,
     again_from_the_store,
+    begin,
     decided,
     each_way,
     play,
@@ -31,6 +32,7 @@ from tests.topologies.played import (
     resume,
     roles,
     settled,
+    turn,
 )
 
 START = "system_prompt_node memory_node resume_guard"
@@ -265,6 +267,42 @@ async def test_a_paused_turn_keeps_the_skills_that_it_began_with(way: Way) -> No
     assert await decided(played, "t1.0", V.APPROVED, way=way) is Outcome.COMPLETED
     skills = [[each.skill_id for each in ask.messages if each.skill_id] for ask in played.turn.asks]
     assert skills == [["sums", "plan"]] * 2
+
+
+UNLOADED: dict[str, object] = {**LOADED, "injected": (), "loaded_skills": ()}
+LOADS: Call = ("load_skill", {"skill": "plan"})
+LOADING: dict[str, tuple[str, list[Says], list[list[str]]]] = {
+    "first": ("skill_pipeline", [Says("", (LOADS, LOOK))], [[], ["sums", "plan"]]),
+    "alone": ("skill_pipeline", [Says("", (LOADS,))], [[], ["sums", "plan"]]),
+    "in the synthesis": ("skill_pipeline", [Says("SKILL_SELECT:sums"), Says("", (LOADS, LOOK))],
+        [[], ["sums"], ["plan", "sums"]]),
+    "loaded already": ("skill_pipeline", [Says("", (LOADS, LOADS)), Says("", (LOADS,))],
+        [[], ["sums", "plan"], ["sums", "plan"]]),
+    "no such skill": ("skill_pipeline", [Says("", (("load_skill", {"skill": "gone"}),))], [[], []]),
+    "a marker beside calls": ("skill_pipeline", [Says("SKILL_SELECT:plan", (LOOK,))], [[], ["sums", "plan"]]),
+    "in a loop": ("tool_loop", [Says("", (LOADS, LOOK))], [[], ["sums", "plan"]]),
+    "by a marker in a loop": ("tool_loop", [Says("SKILL_SELECT:plan")], [[], ["sums", "plan"]]),
+    "a marker of nothing in a loop": ("tool_loop", [Says("well SKILL_SELECT:gone")], [[]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("topology", "says", "skills"), LOADING.values(), ids=list(LOADING))
+async def test_a_skill_is_loaded_from_the_next_call_on(
+    topology: str, says: list[Says], skills: list[list[str]]
+) -> None:
+    played = await begin(turn(*says, Says("done"), **UNLOADED), topology)
+    assert played.outcome() is Outcome.COMPLETED
+    assert [[each.skill_id for each in ask.messages if each.skill_id] for ask in played.turn.asks] == skills
+    assert all(("load_skill" in ask.tools, "shout" in ask.tools) == (True, "plan" in loaded)
+        for ask, loaded in zip(played.turn.asks, skills, strict=True))  # fmt: skip
+    assert sorted(played.state["injected_skill_ids"]) == sorted(skills[-1])  # type: ignore[type-var, arg-type]
+
+
+@each_way
+async def test_a_skill_that_is_loaded_beside_a_gated_call_stays(way: Way) -> None:
+    played = await play(Says("", (LOADS, PAY)), Says("done"), **UNLOADED)
+    assert await decided(played, "t1.1", V.REJECTED, way=way) is Outcome.COMPLETED
+    assert [each.skill_id for each in played.turn.asks[-1].messages if each.skill_id] == ["sums", "plan"]
 
 
 Reading = Callable[[Verdicts], Verdicts]

@@ -1,14 +1,22 @@
 """Skills of a conversation: what is loaded, for how long, and how a model loads one."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
+from temporalio.client import Client
+
 from perdure.contracts.agents import SkillScope
-from perdure.contracts.turns import TurnStatus
+from perdure.contracts.turns import Kind, TurnStatus
 from perdure.core.events.stream import FIRST_ENTRY
+from perdure.local import DataParts
+from tests.conftest import Urls
 from tests.doubles.desk_variants import as_desk, published
 from tests.doubles.message_script import Line
-from tests.served_turns import DONE, PAY, Served
+from tests.eventually import until
+from tests.harness import Harness
+from tests.served_turns import ALL_KINDS, DONE, PAY, Served, apart, serve
+from tests.worker_process import worker_process
 from tests.workflow.test_cold_resumes import start_cold
 
 SELECTS = Line("I look it up. SKILL_SELECT:parcels")
@@ -58,3 +66,32 @@ async def test_no_reader_sees_a_marker_and_the_skill_is_loaded(served: Served) -
     live = await served.harness.deps.live.tokens("local", address.conversation_id, "0", FIRST_ENTRY)
     assert "".join(each.text for each in live.entries) == "I look it up. One moment.Ready."
     assert [copies(sent) for sent in served.sent_to_model(address)] == [0, 1, 1]
+
+
+LOADS = Line("", [("load_skill", {"skill": "parcels"}), ("look", {"what": "a"})])
+
+
+async def test_a_worker_that_is_killed_between_the_load_and_its_use_changes_nothing(
+    harness: Harness, temporal: Client, urls: Urls, parts: DataParts
+) -> None:
+    served = apart(harness, temporal)
+    at = served.harness
+    marked = "SELECT skill_id FROM injection_ledger WHERE turn_id = $1 ORDER BY skill_id"
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
+        async with worker_process(Kind.LLM, urls, parts, at.routing.llm) as process:
+            address = await served.begin(LOADS, Line("done", seconds=60.0), agent_id="checked")
+
+            async def is_using() -> bool:
+                calls = await at.rows("SELECT 1 FROM model_calls WHERE turn_id = $1", address.turn_id)
+                return len(calls) == 2
+
+            await until(is_using, seconds=60)
+            process.kill()
+        sooner = "UPDATE messages SET content = replace(content, '60.0', '0.0') WHERE turn_id = $1 AND role = 'user'"
+        await at.write(sooner, address.turn_id)
+        await serve(stack, at, (Kind.LLM,))
+        assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "done"
+        again, _ = await served.run_to_end(DONE, agent_id="checked", conversation_id=address.conversation_id)
+    assert [copies(sent) for turn in (address, again) for sent in served.sent_to_model(turn)] == [1, 1]
+    assert [row["skill_id"] for row in await at.rows(marked, address.turn_id)] == ["parcels", "weights"]

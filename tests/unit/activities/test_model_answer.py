@@ -14,7 +14,9 @@ from perdure.contracts import calls as contracts
 from perdure.contracts.agents import AgentDefinition, OnLength, PublishedAgent, ToolCard
 from perdure.contracts.calls import EffectClass, ModelCall, ModelCallRequest, OutputAsk, OutputForm, ToolCall
 from perdure.contracts.errors import Problem, UpstreamUnavailable
+from perdure.contracts.skills import Skill
 from perdure.contracts.turns import TurnAddress, Usage
+from perdure.core.agents.skills import LOAD_SKILL
 from perdure.core.agents.tool_schemas import sent_property
 from perdure.core.agents.toolsets import LOAD_TOOLSET
 from perdure.core.approvals.validity import ApprovalValidity
@@ -239,3 +241,26 @@ def test_calls_that_were_not_run_keep_their_place() -> None:
     events = [*(SegmentEvent("tool.error", f"t1.{n}", {"tool": "a"}) for n in (1, 10)),
               SegmentEvent("tools.pending", None, asked)]  # fmt: skip
     assert [each.call_id for each in segments_of(events)] == ["t1.0", "t1.1", "t1.2", "t1.10"]
+
+
+BLOCK = {"name": "weigh", "description": "d", "source": "s", "llm_visible": True, "input": {}, "output": {}}
+SKILLED = AGENT.model_copy(update={
+    "cards": (*AGENT.cards, card("weigh").model_copy(update={"toolset": ""})),
+    "definition": DEFINITION.model_copy(update={"skills": (
+        Skill.model_validate({"id": "post", "name": "P", "description": "d", "body": "b", "blocks": [BLOCK]}),)}),
+})  # fmt: skip
+
+
+def test_a_call_that_loads_a_skill_is_answered_at_once_and_a_block_of_another_names_it() -> None:
+    drafts = drafts_of([
+        ("weigh", '{"what": "a"}'), (LOAD_SKILL, '{"skill": "gone"}'), (LOAD_SKILL, '{"skill"'),
+        (LOAD_SKILL, '{"skill": "post", "why": "x"}'), (LOAD_SKILL, '{"skill": "post"}'),
+    ])  # fmt: skip
+    plans = plan_calls(asking(tools=(LOAD_SKILL, "look")), SKILLED, drafts, (LOAD_SKILL, "look"))
+    answers = [json.loads(plan.message.content) for plan in plans.calls if plan.message]
+    assert [answer["status"] for answer in answers] == ["error", "error", "error", "loaded", "already_loaded"]
+    assert "post" in answers[0]["message"] and answers[3]["new_tools"] == ["weigh"]
+    assert [plan.ref.args for plan in plans.calls] == [{}, {}, {}, {"skill": "post"}, {"skill": "post"}]
+    assert plans.skill_ids == ("post",)
+    (plan,) = plan_calls(asking(tools=("look",)), SKILLED, drafts[1:2], ("look",)).calls
+    assert plan.fault.startswith("there is no tool"), "it is not offered"
