@@ -79,12 +79,12 @@ class ToolCard(Frozen):
 
 
 class SkillScope(StrEnum):
-    """How long a skill stays loaded."""
+    """The time for which a loaded skill stays loaded."""
 
     CONVERSATION = "conversation"
-    """For later turns of the conversation too."""
+    """Later turns of the conversation start with the skill."""
     TURN = "turn"
-    """Until the turn that loaded it ends. A later turn loads it again."""
+    """The skill is unloaded when its turn ends. A later turn loads it again."""
 
 
 SKILL_TOKENS: Final = 16_000
@@ -203,13 +203,13 @@ class AgentDefinition(Frozen):
     skill_scope: SkillScope = Field(
         default=SkillScope.CONVERSATION, exclude_if=lambda value: value is SkillScope.CONVERSATION
     )
-    """How long a skill that the model loads stays loaded."""
+    """The time for which a skill that the model loads stays loaded."""
     skill_turns: int | None = Field(default=None, ge=1, exclude_if=is_empty)
-    """With `skill_scope: conversation`, the number of turns for which a skill stays loaded after the turn that loaded
-    it. None: no limit."""
+    """The number of turns for which a skill stays loaded after the turn that loaded it, if its scope is the
+    conversation. None: no limit."""
     skill_tokens: int = Field(default=SKILL_TOKENS, ge=0, exclude_if=lambda value: value == SKILL_TOKENS)
-    """With `skill_scope: conversation`, the maximum tokens of the texts of the skills that a turn starts with. The
-    skills that were loaded first are left out."""
+    """The maximum tokens of the texts of the skills that a turn starts with. Those that were loaded first are left out.
+    """
     stages: dict[str, AgentStage] = Field(default={}, exclude_if=is_empty)
     """Settings by step, for topologies with named steps."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)

@@ -64,7 +64,7 @@ class SkillResult:
     skill_ids: tuple[str, ...] = ()
     """The skills that the call loads, a dependency before its dependents."""
     done: bool = False
-    """False if there is no such skill."""
+    """False if the skill does not exist."""
 
 
 def skill_loader_card(skills: Sequence[Skill]) -> ToolCard:

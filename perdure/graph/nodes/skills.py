@@ -34,8 +34,8 @@ def current_entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
 
 
 def carried_patch(state: State, plan: TurnPlan) -> Patch:
-    """Returns the fields of a turn that starts with the skills that its conversation has loaded: a reference to each
-    before the turn's messages, so that each request has one copy of its text; empty if there are none.
+    """Returns the fields of a turn that starts with the skills of its conversation; empty if there are none. A
+    reference to each precedes the turn's messages, so that each request has one copy of its text.
 
     A turn that is restored from a pause has its skills already.
     """
