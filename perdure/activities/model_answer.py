@@ -459,8 +459,8 @@ def reply_of(
         finish_reason=received.complete.finish_reason if received.complete and not received.stopped else "",
         truncated=received.complete is not None and (received.complete.truncated or received.refuses_rest(call)),
         goes_on=ending is Ending.CONTINUED,
+        extracted=received.selected,
     )
-    reply = reply.model_copy(update={"extracted": received.selected})
     if not (text or continued) and (reply.problem or reply.goes_on or (received.selected and not plans)):
         return reply, []
     message = NewMessage(
@@ -474,12 +474,17 @@ def reply_of(
         extends=bool(continued),
     )
     whole, tokens = received.before + text, message.tokens + estimated_tokens(received.before)
-    refs = tuple(plan.ref for plan in plans)
-    ref = MessageRef(id=message.id, role=Role.ASSISTANT, text=preview(whole), tokens=tokens, calls=refs)
-    reply = reply.model_copy(update={"message": ref})
-    if received.markers is None:
-        reply = reply.model_copy(update={"extracted": extract_groups(call.ask.extract_pattern, whole)})
-    return reply, [message, *(plan.message for plan in plans if plan.message is not None)]
+    ref = MessageRef(id=message.id, role=Role.ASSISTANT, text=preview(whole), tokens=tokens, calls=_refs(plans))
+    extracted = received.selected if received.markers else extract_groups(call.ask.extract_pattern, whole)
+    return reply.model_copy(update={"message": ref, "extracted": extracted}), [message, *_answers(plans)]
+
+
+def _refs(plans: Sequence[CallPlan]) -> tuple[CallRef, ...]:
+    return tuple(plan.ref for plan in plans)
+
+
+def _answers(plans: Sequence[CallPlan]) -> list[NewMessage]:
+    return [plan.message for plan in plans if plan.message is not None]
 
 
 def _call_entries(complete: Complete | None, plans: Sequence[CallPlan]) -> list[dict[str, JsonValue]]:

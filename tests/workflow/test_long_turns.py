@@ -18,7 +18,7 @@ CALLS = 64
 LOOKS = [("look", {"what": f"\N{PARTY POPPER}{number}"}) for number in range(CALLS)]
 KIB = 1_024
 pytestmark = pytest.mark.usefixtures("without_cache")
-SKILLED = Line("SKILL_SELECT:plan")
+SKILLED = Line("I plan. SKILL_SELECT:plan")
 LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True, "why": "x" * 50_000})])
 LIMITS = Limits(max_tokens=10**9, max_cost_microusd=10**9, max_iterations=10_000)
 

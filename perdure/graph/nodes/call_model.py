@@ -85,15 +85,13 @@ class CallModel:
         if problem is not None:
             ports.events.emit(BUDGET, {"code": problem.code, "message": problem.message})
             return {"error": problem.model_dump(mode="json"), "status": "limited"}
-        user, injected = state["user"], state.get("injected_skill_ids")
+        user = state["user"]
         continued, message_id = continuation_of(state)
-        tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
-        loader = (LOAD_SKILL,) if self.loads_skills and can_load(plan) else ()
         reply = await ports.model.complete(
             ModelCallRequest(
                 messages=tuple(messages_of(state)),
-                tools=(*loader, *(tools if loaded is None else _loaded_tools(plan, tools, loaded))),
+                tools=self._tools(state, plan, loaded),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
                 skill_marks=self.skill_marks,
@@ -113,10 +111,20 @@ class CallModel:
             return counted | pause_at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
+        return self._with_skills(state, ports, reply)
+
+    def _with_skills(self, state: State, ports: Ports, reply: ModelReply) -> Patch:
+        """Returns the patch of a reply, with the skills that it loads."""
         patch = _reply_patch(state, reply)
         if not self.loads_skills or (reply.message is None and not self.by_toolsets):
             return patch
         return patch | loaded_patch({**state, **patch}, ports, reply, always=self.by_toolsets)
+
+    def _tools(self, state: State, plan: TurnPlan, loaded: dict[str, bool] | None) -> tuple[str, ...]:
+        injected = state.get("injected_skill_ids")
+        tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
+        loader = (LOAD_SKILL,) if self.loads_skills and can_load(plan) else ()
+        return (*loader, *(tools if loaded is None else _loaded_tools(plan, tools, loaded)))
 
 
 def _loaded_tools(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
