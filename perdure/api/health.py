@@ -28,6 +28,12 @@ Check = Callable[[], Coroutine[Any, Any, None]]
 CHECK_SECONDS = 2.0
 WRITE_VALID_SECONDS = 5.0
 """The time for which a write counts for later checks: a successful one of a check, or a failed one of a request."""
+UNSEEN_SECONDS = 60.0
+"""The time for which a failed write of a request counts if the checks do not see the fault."""
+_RETRY_SECONDS = 1.0
+"""The minimum time between two writes of a check."""
+_REPORT_SECONDS = 10.0
+"""The maximum time from the begin of a request's write to its report. The Temporal client repeats a call for as long."""
 _PROBE_BYTES = 1 << 20
 """The space that a write probe takes on the disk of the data folder for a moment."""
 REQUIRED_PARTS = ("postgres", "temporal", "disk")
@@ -54,14 +60,27 @@ class PartHealth:
 
 
 @dataclass(slots=True)
+class _Failure:
+    """The last write of a request that failed. The times are monotonic."""
+
+    at: float
+    fault: str
+    checked_at: float | None = None
+    """The time at which a check wrote although writes of requests failed. None if none did."""
+    is_unseen: bool = False
+    """True if writes of requests failed before and after that. The checks then do not see the fault."""
+
+
+@dataclass(slots=True)
 class FailedWrites:
     """The last writes of this process's requests that the storage of a service rejected.
 
     The clients report every error here, also those that no response contains. The service then counts as unhealthy for
-    `WRITE_VALID_SECONDS`, and afterwards until a write of a check succeeds.
+    `WRITE_VALID_SECONDS`, and afterwards until a write of a check succeeds. A fault that the checks do not see counts
+    for `UNSEEN_SECONDS`, because their success says nothing then.
     """
 
-    _last: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _last: dict[str, _Failure] = field(default_factory=dict)
 
     def record_postgres(self, error: BaseException) -> None:
         """Records an error of a transaction, if it is about the storage."""
@@ -71,14 +90,38 @@ class FailedWrites:
         """Records an error of a start or signal, if it is about the storage."""
         self._record("temporal", status.storage_fault(error))
 
+    def record_start(self) -> None:
+        """Records that Temporal stored a start or a signal. Another one that failed just now still counts."""
+        self._rate_checks("temporal", None)
+
+    def record_check(self, part: str, began: float, *, wrote: bool) -> None:
+        """Records whether a check that began then could write."""
+        last = self._last.get(part)
+        if not wrote:
+            self._rate_checks(part, None)
+        elif last is not None and last.checked_at is None and last.at < began:
+            self._rate_checks(part, began)
+
     def recent_fault(self, part: str) -> str:
         """Returns the fault of the service by a write that failed just now; otherwise an empty text."""
-        failed_at, fault = self._last.get(part, (-WRITE_VALID_SECONDS, ""))
-        return fault if monotonic() - failed_at < WRITE_VALID_SECONDS else ""
+        last = self._last.get(part)
+        if last is None:
+            return ""
+        seconds = UNSEEN_SECONDS if last.is_unseen else WRITE_VALID_SECONDS
+        return last.fault if monotonic() - last.at < seconds else ""
+
+    def _rate_checks(self, part: str, checked_at: float | None) -> None:
+        if last := self._last.get(part):
+            last.checked_at, last.is_unseen = checked_at, last.is_unseen and checked_at is not None
 
     def _record(self, part: str, fault: str) -> None:
-        if fault:
-            self._last[part] = monotonic(), fault
+        if not fault:
+            return
+        new, last = _Failure(monotonic(), fault), self._last.get(part)
+        if last is not None and last.checked_at is not None and new.at - last.at < UNSEEN_SECONDS:
+            new.checked_at = last.checked_at
+            new.is_unseen = last.is_unseen or new.at - last.checked_at > _REPORT_SECONDS
+        self._last[part] = new
 
 
 @dataclass(slots=True)
@@ -95,6 +138,9 @@ class Parts:
     gate: Path | None = None
     """The gate of an embedded stack, in the folder with the heartbeats of its programs."""
     _written_at: dict[str, float] = field(default_factory=dict)
+    _tried_at: dict[str, float] = field(default_factory=dict)
+    _faults: dict[str, str] = field(default_factory=dict)
+    """The faults of the last writes, by service."""
     _notes: dict[str, str] = field(default_factory=dict)
     _timed_out: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     """Checks that timed out and have not ended yet, by service."""
@@ -149,21 +195,39 @@ class Parts:
         return PartHealth(failed) if failed and not health.fault else health
 
     async def _probe_part(self, name: str, read: Check, write: Check | None) -> PartHealth:
-        is_write_due = (
-            write is not None and monotonic() - self._written_at.get(name, -WRITE_VALID_SECONDS) >= WRITE_VALID_SECONDS
-        )
         began = monotonic()
+        is_stale = write is not None and began - self._written_at.get(name, -WRITE_VALID_SECONDS) >= WRITE_VALID_SECONDS
+        has_tried = began - self._tried_at.get(name, -_RETRY_SECONDS) < _RETRY_SECONDS
+        if is_stale and has_tried and name in self._faults:
+            return PartHealth(self._faults[name])
+        if write is None or not is_stale or has_tried:
+            return await self._read_part(name, read)
+        self._tried_at[name] = began
         try:
-            await self._run_with_timeout(name, write if write is not None and is_write_due else read)
+            await self._run_with_timeout(name, write)
         except Exception as error:  # Any error means that the service is not healthy.
-            if is_write_due and status.not_tested(error):
-                self._written_at[name], self._notes[name] = began, _WRITE_NOT_TESTED
+            if status.not_tested(error):
+                self._set_written(name, began, _WRITE_NOT_TESTED)
                 return PartHealth(note=_WRITE_NOT_TESTED)
             self._written_at.pop(name, None)
+            self._faults[name] = _FAULT_TEXTS[name](error)
+            self.failed_writes.record_check(name, began, wrote=False)
+            return PartHealth(self._faults[name])
+        self._set_written(name, began, "")
+        self.failed_writes.record_check(name, began, wrote=True)
+        return PartHealth()
+
+    def _set_written(self, name: str, began: float, note: str) -> None:
+        """From `began`, because a write that failed meanwhile needs another check."""
+        self._written_at[name], self._notes[name] = began, note
+        self._faults.pop(name, None)
+
+    async def _read_part(self, name: str, read: Check) -> PartHealth:
+        try:
+            await self._run_with_timeout(name, read)
+        except Exception as error:  # Any error means that the service is not healthy.
+            self._written_at.pop(name, None)
             return PartHealth(_FAULT_TEXTS[name](error))
-        if is_write_due:
-            self._written_at[name] = began  # a write that failed meanwhile needs another check
-            self._notes.pop(name, None)
         return PartHealth(note=self._notes.get(name, ""))
 
     async def _run_with_timeout(self, name: str, check: Check) -> None:

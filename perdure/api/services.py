@@ -187,7 +187,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     failed_writes = FailedWrites()
     db.on_error = failed_writes.record_postgres
-    client = await connect(sdk_metrics, [WriteObserver(failed_writes.record_temporal)])
+    client = await connect(sdk_metrics, [WriteObserver(failed_writes.record_temporal, failed_writes.record_start)])
     clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client, failed_writes)
     listeners = asyncio.gather(wakes.run(), clients.changes.run())
     try:

@@ -60,9 +60,12 @@ def heartbeat_fault(file: Path) -> str:
 
 def silent_processes(gate: Path, seconds: float) -> list[str]:
     """Returns the names of the files in the folder of an embedded stack's gate whose processes have been silent for
-    longer than this. A file from before the gate was opened is of an earlier start, and does not count."""
+    longer than this. A file from before the gate was opened is of an earlier start, and does not count. A file with a
+    suffix is no heartbeat, such as the `.hang` beside it (perdure/core/calls/hangs.py)."""
     beats: dict[str, float] = {}
     for file in gate.parent.iterdir() if gate.exists() else ():
+        if file.suffix:
+            continue
         with suppress(OSError):  # its process has ended
             beats[file.name] = file.stat().st_mtime
     opened_at = beats.pop(gate.name, None)

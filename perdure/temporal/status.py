@@ -1,9 +1,11 @@
 """The state of Temporal: the backlog, age and workers of each task queue, and whether the server can write."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 from temporalio.api.enums.v1 import TaskQueueType
@@ -33,17 +35,29 @@ _REASON = "rewritten to check write access"
 _FULL = ("disk is full", "table is full", "disk full", "no space left", "sqlite_full", "disk quota exceeded")
 _LOCKED = ("is locked", "sqlite_busy", "sqlite_locked")
 _READ_ONLY = ("readonly", "read-only", "read only")
-_BROKEN = ("disk i/o error", "input/output error", "image is malformed", "shard status unknown")
-"""The last one is the answer to a start or signal while the server cannot write a shard (measured)."""
+_BROKEN = (
+    *("shard status unknown", "disk i/o error", "input/output error", "image is malformed", "unable to open"),
+    *("sqlite", "sql logic", "database"),
+)
+"""The first one is the answer to a start or signal while the server cannot write a shard (measured)."""
+_HAS_ERRORS = "cannot write: its store has errors; see the log of Temporal"
+_TOO_SLOW = "does not complete a write in time; if it runs, its disk may be full or its store locked"
 _STORAGE_FAULTS = (
     (_FULL, "cannot write: the disk of its store is full; free some space there"),
     (_LOCKED, "cannot write: another program has locked its store; end that program"),
     (_READ_ONLY, "cannot write: its store is read-only; make it writable"),
-    (_BROKEN, "cannot write: its store has errors; see the log of Temporal"),
+    (_BROKEN, _HAS_ERRORS),
 )
+_OF_A_WORKFLOW = (RPCStatusCode.NOT_FOUND, RPCStatusCode.ALREADY_EXISTS)
+"""The store works. Their texts contain ids, which can contain any word."""
+_UNEXPLAINED = (RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
+"""`something went wrong, please retry` is such an answer of a server with a locked store (measured)."""
+_LOST_CONNECTION = ("transport", "connect", "protocol error", "broken pipe", "stream")
+"""Words of the client's own errors, which have the same status codes."""
 _REFUSALS = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
-_REFUSAL_WORDS = ("permission", "unauthorized", "not authorized", "not allowed", "forbidden", "unsupported")
-_MORE_REFUSAL_WORDS = ("not supported", "not enabled", "disabled", "unimplemented", "not implemented")
+_REFUSAL_WORDS = ("unauthorized", "not authorized", "unsupported", "not supported", "not enabled", "not implemented")
+SLOW_SECONDS = 1.0
+"""A start or signal that is cancelled after this time counts as a write that the server does not complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +143,26 @@ def not_tested(error: BaseException) -> bool:
     """Returns whether the server answered but does not let this client write such a setting, as a hosted one may.
 
     INVALID_ARGUMENT counts only with such a text: the embedded server also sends it for each error of its store, such
-    as `database is locked (5) (SQLITE_BUSY)` (measured). An unknown text counts as a fault.
+    as `database is locked (5) (SQLITE_BUSY)` (measured). An unknown text counts as a fault, and so does `permission
+    denied`, which can be about a file of the store.
     """
     if not isinstance(error, RPCError) or storage_fault(error):
         return False
-    is_worded = any(word in error.message.lower() for word in (*_REFUSAL_WORDS, *_MORE_REFUSAL_WORDS))
+    is_worded = any(word in error.message.lower() for word in _REFUSAL_WORDS)
     return error.status in _REFUSALS or (error.status is RPCStatusCode.INVALID_ARGUMENT and is_worded)
 
 
 def storage_fault(error: BaseException) -> str:
     """Returns what is wrong with the server's store as text; empty if the error is about something else. The status
-    code does not tell: a full store is UNAVAILABLE, and a locked one INVALID_ARGUMENT (measured)."""
-    if not isinstance(error, RPCError):
+    code does not tell: a full store is UNAVAILABLE, and a locked one INVALID_ARGUMENT or UNKNOWN (measured)."""
+    if isinstance(error, TimeoutError):
+        return _TOO_SLOW
+    if not isinstance(error, RPCError) or error.status in _OF_A_WORKFLOW:
         return ""
     message = error.message.lower()
-    return next((text for words, text in _STORAGE_FAULTS if any(word in message for word in words)), "")
+    named = next((text for words, text in _STORAGE_FAULTS if any(word in message for word in words)), "")
+    is_lost = error.status not in _UNEXPLAINED or any(word in message for word in _LOST_CONNECTION)
+    return named or ("" if is_lost else _HAS_ERRORS)
 
 
 def write_fault(error: BaseException) -> str:
@@ -151,8 +170,6 @@ def write_fault(error: BaseException) -> str:
     (measured)."""
     if fault := storage_fault(error):
         return fault
-    if isinstance(error, TimeoutError):
-        return "does not complete a write in time; if it runs, its disk may be full or its store locked"
     if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
         return "overloaded"
     if isinstance(error, RPCError) and error.status is RPCStatusCode.INVALID_ARGUMENT:
@@ -161,31 +178,41 @@ def write_fault(error: BaseException) -> str:
 
 
 class _ObservedCalls(OutboundInterceptor):
-    def __init__(self, following: OutboundInterceptor, on_error: Callable[[RPCError], None]) -> None:
+    def __init__(self, following: OutboundInterceptor, observer: "WriteObserver") -> None:
         super().__init__(following)
-        self._on_error = on_error
+        self._observer = observer
 
     async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
-        try:
+        with self._reported():
             return await super().start_workflow(input)
-        except RPCError as error:
-            self._on_error(error)
-            raise
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
-        try:
+        with self._reported():
             await super().signal_workflow(input)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """The client repeats an UNAVAILABLE for ten seconds, so that a caller with less time never sees the error."""
+        began = monotonic()
+        try:
+            yield
         except RPCError as error:
-            self._on_error(error)
+            self._observer.on_error(error)
             raise
+        except (asyncio.CancelledError, TimeoutError):
+            if monotonic() - began >= SLOW_SECONDS:
+                self._observer.on_error(TimeoutError())
+            raise
+        self._observer.on_success()
 
 
 class WriteObserver(Interceptor):
-    """Reports the errors of the writes that a client makes: its starts and signals."""
+    """Reports the writes that a client makes, its starts and signals: the errors, a TimeoutError for one that was
+    cancelled after `SLOW_SECONDS`, and the successes."""
 
-    def __init__(self, on_error: Callable[[RPCError], None]) -> None:
-        self.on_error = on_error
+    def __init__(self, on_error: Callable[[BaseException], None], on_success: Callable[[], None]) -> None:
+        self.on_error, self.on_success = on_error, on_success
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
-        """Returns the client's calls with a report of each error."""
-        return _ObservedCalls(next, self.on_error)
+        """Returns the client's calls with a report of each end."""
+        return _ObservedCalls(next, self)

@@ -10,6 +10,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,9 +20,10 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.api import health
 from perdure.api.__main__ import DRAIN_SECONDS, server_config
 from perdure.api.app import create_app
-from perdure.api.health import WRITE_VALID_SECONDS, Parts
+from perdure.api.health import WRITE_VALID_SECONDS, FailedWrites, Parts
 from perdure.local import DataParts
 from perdure.local.ports import free_port, is_free
 from perdure.settings import Settings
@@ -416,17 +418,26 @@ class Refusing:
     status: RPCStatusCode
     message: str
     method: str = "update_task_queue_config"
+    after_seconds: float = 0.0
 
     def __getattr__(self, name: str) -> object:
         async def answer(*_: object, **__: object) -> None:
             if name == self.method:
+                await asyncio.sleep(self.after_seconds)
                 raise RPCError(self.message, self.status, b"")
 
         return answer
 
 
-async def test_a_start_that_temporal_cannot_store_counts_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = Refusing(RPCStatusCode.UNAVAILABLE, "shard status unknown", "start_workflow_execution")
+@pytest.mark.parametrize(("status", "message", "seconds"), [
+    ("UNAVAILABLE", "shard status unknown", 0),
+    ("UNKNOWN", "something went wrong, please retry (1f0c)", 0),
+    ("UNAVAILABLE", "no error reaches a caller in time, because the client repeats such a call", 10),
+])  # fmt: skip
+async def test_a_start_that_temporal_cannot_store_counts_at_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch, status: str, message: str, seconds: float
+) -> None:
+    refusing = Refusing(RPCStatusCode[status], message, "start_workflow_execution", seconds)
     parts = api.services.parts
     async with api.client() as client:
         conversation_id = await conversation(client)
@@ -436,7 +447,9 @@ async def test_a_start_that_temporal_cannot_store_counts_at_once(api: Api, monke
             assert accepted.status_code == 202
             await until(lambda: parts.failed_writes.recent_fault("temporal"))
             assert (await faults(parts))["temporal"], "a successful check of now outweighs it"
-        await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")
+        stored = await client.post(f"/v1/conversations/{await conversation(client)}/turns", json={"message": "hi"})
+        for turn_id in (accepted.json()["turn_id"], stored.json()["turn_id"]):
+            await client.post(f"/v1/turns/{turn_id}/stop")
 
     async def well() -> bool:
         return not (await faults(parts))["temporal"]
@@ -451,6 +464,10 @@ async def test_a_start_that_temporal_cannot_store_counts_at_once(api: Api, monke
     ("INVALID_ARGUMENT", "database is locked (5) (SQLITE_BUSY)", True),  # of the embedded server, as are all its errors
     ("INVALID_ARGUMENT", "attempt to write a readonly database (8)", True),
     ("INVALID_ARGUMENT", "something new", True),
+    ("INVALID_ARGUMENT", "open /data/temporal.db-wal: permission denied", True),
+    ("INVALID_ARGUMENT", "UpdateTaskQueueUserData failed: operation not permitted", True),
+    ("INVALID_ARGUMENT", "SQL logic error: triggers disabled", True),
+    ("PERMISSION_DENIED", "unable to open database file: permission denied (14)", True),
     ("PERMISSION_DENIED", "cannot execute UPDATE in a read-only transaction", True),
     ("UNAVAILABLE", "Failed to commit transaction. Error: database or disk is full (13)", True),
     ("NOT_FOUND", "Namespace default is not found.", True),
@@ -477,6 +494,59 @@ def test_each_kind_of_outage_has_its_own_code() -> None:
     silent = RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
     of_temporal = [write_probe.write_fault(error) for error in (full, busy, locked, silent, TimeoutError())]
     assert all(of_temporal) and len(set(of_temporal)) == 5
+    broken, lost = (
+        write_probe.write_fault(RPCError(text, RPCStatusCode.UNKNOWN, b""))
+        for text in ("something went wrong, please retry (1f0c)", "transport error: broken pipe")
+    )
+    assert lost == of_temporal[3] and broken not in of_temporal
+    known = RPCError("workflow of the tenant read-only not found", RPCStatusCode.NOT_FOUND, b"")
+    assert not write_probe.storage_fault(known), "an id can contain any word"
+
+
+@pytest.mark.parametrize(("events", "red_seconds"), [
+    pytest.param("f0", 5, id="one failure"),
+    pytest.param("f0 c1 f4 f8", 5, id="its report can be of a write before the check"),
+    pytest.param("f0 c1 f14", 60, id="no check sees it"),
+    pytest.param("f0 c1 f14 f50", 60, id="it lasts"),
+    pytest.param("f0 c1 f14 s15", 5, id="a start is stored"),
+    pytest.param("f0 c1 x12 f14", 5, id="a check sees it"),
+    pytest.param("f0 c1 f14 x15", 5, id="a check sees it later"),
+    pytest.param("f0 c1 f70", 5, id="another one"),
+])  # fmt: skip
+def test_a_check_that_does_not_see_a_fault_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, events: str, red_seconds: float
+) -> None:
+    failed, now, last = FailedWrites(), 0.0, 0.0
+    monkeypatch.setattr(health, "monotonic", lambda: now)
+    for event in events.split():
+        now = 100.0 + float(event[1:])
+        if event[0] == "f":
+            last = now
+            failed.record_temporal(TimeoutError())
+        elif event[0] == "s":
+            failed.record_start()
+        else:
+            failed.record_check("temporal", now, wrote=event[0] == "c")
+    reds = []
+    for now in (last + red_seconds - 0.1, last + red_seconds):
+        reds.append(bool(failed.recent_fault("temporal")))
+    assert reds == [True, False]
+
+
+async def test_a_failed_write_of_a_check_is_tried_again_once_a_second(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries = list[float]()
+
+    async def write_once(_: object) -> None:
+        tries.append(time.monotonic())
+        raise RPCError("database is locked", RPCStatusCode.INVALID_ARGUMENT, b"")
+
+    monkeypatch.setattr(write_probe, "write_once", write_once)
+    parts, began = parts_of(api), time.monotonic()
+    while time.monotonic() < began + 2.5:
+        assert (await faults(parts))["temporal"]
+    assert len(tries) == 3 and min(later - earlier for earlier, later in pairwise(tries)) >= 1
 
 
 async def test_checking_temporal_by_a_write_leaves_no_growing_data(temporal: Client) -> None:

@@ -86,7 +86,7 @@ FIXED = {
 """What names a place in the network or in a container, or depends on a restart policy: `.env` does not change it."""
 OF_ONE_MACHINE = {
     *STACK_ALONE, "PERDURE_HOME", "PERDURE_PORT", "PERDURE_LOCAL", "PERDURE_START_GATE", "PERDURE_UPLOAD_FOLDER",
-    "PERDURE_OPEN_TURNS_LOST",
+    "PERDURE_OPEN_TURNS_LOST", "PERDURE_LEAST_FREE_BYTES",
 }  # fmt: skip
 """Of the embedded stack, or a folder or port inside of a container."""
 PROVIDERS = {*BASE_ADDRESSES, "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "PERDURE_SECRET_MODEL"}

@@ -10,8 +10,9 @@ from perdure.contracts.errors import Problem
 MAX_HANGS = 2
 """A call that made its worker hang this often is not run again."""
 TOOL_HUNG = "tool_hung"
-_MAX_OVERDUE_SECONDS = 5.0
-"""A process that ends itself later than this was suspended, such as by SIGSTOP."""
+_MAX_OVERDUE_SECONDS = 1.0
+"""A process that ends itself later than this was suspended, such as by SIGSTOP. Each beat starts the timer again and
+touches the file at once, so that a timer that fires in time is less than this late."""
 _LOOP_FILES = re.compile(r"/(?:asyncio|uvloop)/[^/]+$|/selectors\.py$")
 """The files of the innermost frame of an event loop that waits for events, or for Python's lock after them."""
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line \d+ in ')
