@@ -33,7 +33,7 @@ UNSEEN_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 """The minimum time between two writes of a check."""
 _REPORT_SECONDS = 10.0
-"""The maximum time from the begin of a request's write to its report. The Temporal client repeats a call for as long."""
+"""The maximum time from the beginning of a request's write to its report: the Temporal client repeats that long."""
 _PROBE_BYTES = 1 << 20
 """The space that a write probe takes on the disk of the data folder for a moment."""
 REQUIRED_PARTS = ("postgres", "temporal", "disk")

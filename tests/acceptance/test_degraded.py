@@ -1,5 +1,6 @@
 """A degraded stack: parts that hang, a disk that is full. It says so, and it recovers by itself."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,13 +10,17 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError
 
+from perdure.api.idempotency import DELIVERY_SECONDS
 from perdure.local.output import _FULL_DISK
+from perdure.temporal.status import WriteObserver, storage_fault
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack, running
 from tests.eventually import wait_until
@@ -60,6 +65,22 @@ def try_turn(stack: RunningStack) -> int:
         if made.status_code != 201:
             return made.status_code
         return client.post(f"/v1/conversations/{made.json()['id']}/turns", json={"message": "/echo hi"}).status_code
+
+
+def missed_start(stack: RunningStack) -> BaseException | None:
+    """What the API's observer learns of a start in the stack's Temporal that its caller gives up."""
+    learned = list[BaseException]()
+
+    async def start() -> None:
+        observer = WriteObserver(learned.append, lambda: None)
+        address = f"127.0.0.1:{stack.read()['ports']['temporal']}"
+        client = await Client.connect(address, interceptors=[observer])
+        with suppress(TimeoutError, RPCError):
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                await client.start_workflow("none", id=f"missed:{time.time_ns()}", task_queue="none")
+
+    asyncio.run(start())
+    return learned[0] if learned else None
 
 
 def echo(stack: RunningStack) -> str:
@@ -162,6 +183,9 @@ def test_a_locked_store_and_a_full_disk_are_red_within_seconds_and_green_after(t
             with fault:
                 wait_until(lambda: ready(stack) == 503, 10, f"it is ready without {parts}")
                 assert parts <= faults(stack).keys()
+                if parts == {"temporal"}:
+                    missed = missed_start(stack)
+                    assert missed and storage_fault(missed)
                 with ThreadPoolExecutor(5) as pool:
                     answers = {*pool.map(lambda _: try_turn(stack), range(5))}
                 assert answers == {202} if parts == {"temporal"} else 503 in answers, answers

@@ -516,21 +516,21 @@ def test_each_kind_of_outage_has_its_own_code() -> None:
 def test_a_check_that_does_not_see_a_fault_does_not_end_it(
     monkeypatch: pytest.MonkeyPatch, events: str, red_seconds: float
 ) -> None:
-    failed, now, last = FailedWrites(), 0.0, 0.0
-    monkeypatch.setattr(health, "monotonic", lambda: now)
+    failed, clock = FailedWrites(), [0.0]
+    monkeypatch.setattr(health, "monotonic", lambda: clock[-1])
     for event in events.split():
-        now = 100.0 + float(event[1:])
+        clock.append(float(event[1:]))
         if event[0] == "f":
-            last = now
+            ends = clock[-1] + red_seconds
             failed.record_temporal(TimeoutError())
         elif event[0] == "s":
             failed.record_start()
         else:
-            failed.record_check("temporal", now, wrote=event[0] == "c")
-    reds = []
-    for now in (last + red_seconds - 0.1, last + red_seconds):
-        reds.append(bool(failed.recent_fault("temporal")))
-    assert reds == [True, False]
+            failed.record_check("temporal", clock[-1], wrote=event[0] == "c")
+    clock.append(ends - 0.1)
+    assert failed.recent_fault("temporal")
+    clock.append(ends)
+    assert not failed.recent_fault("temporal")
 
 
 async def test_a_failed_write_of_a_check_is_tried_again_once_a_second(

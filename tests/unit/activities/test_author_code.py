@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
-from typing import Any, cast
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from perdure import tool
 from perdure.activities.author_code import Raised, run_author_code
 from perdure.activities.tool_execution import ClaimedCall, _run_within_limit
-from perdure.core.calls.hangs import Doing, OpenCall
-from perdure.core.calls.ledger import ActionEnd
+from perdure.activities.tool_failures import FailureReport
+from perdure.contracts.calls import CallState, EffectClass
+from perdure.core.calls.ledger import ActionEnd, Attempt, LockedTurn, Reservation
 from perdure.sdk.outcomes import ToolRefused
-from perdure.sdk.tools import ToolContext
+from perdure.store.calls.tool_calls import LockedCall
 from perdure.telemetry.hangs import OpenCalls
+from tests.unit.apps.tool_contexts import context
 
 Code = Callable[[asyncio.Event], Coroutine[Any, Any, Any]]
 
@@ -58,19 +61,28 @@ async def test_a_cancellation_stays_one_unless_the_code_has_an_answer(code: Code
     assert ended == end or type(ended) is end or (isinstance(ended, Raised) and type(ended.answer) is end)
 
 
+CALLED = asyncio.Event()
+
+
+@tool(effect="read")
+async def rest() -> None:
+    """Rest."""
+    await _waits(CALLED)
+
+
 @pytest.mark.filterwarnings("error")
 async def test_a_call_that_is_cancelled_before_its_first_step_was_not_sent() -> None:
-    ready = asyncio.Event()
-
-    async def run(_: ToolContext) -> Any:
-        with OpenCalls().marked(OpenCall("t", "turn", "t1.0", 1, "tool", Doing.AWAITS), _waits(ready)) as work:
-            return await run_author_code(work, 60)
-
-    claimed = cast("ClaimedCall", SimpleNamespace(run=run))
-    task = asyncio.create_task(_run_within_limit(claimed, cast("ToolContext", None)))
+    row, attempt = Reservation(CallState.RESERVED, None, EffectClass.READ), Attempt("run", 1)
+    locked = LockedCall(
+        LockedTurn(ended=False, stopped=False), row, rest.card.version, {}, "key", None, None, "user",
+        datetime.now(UTC), 0, "1", (), False, [],
+    )  # fmt: skip
+    report = FailureReport("rest", "turn", "t1.0", None, (), shows_messages=True, can_send=False)
+    claimed = ClaimedCall(rest, locked, 1, attempt, 0.0, report, OpenCalls())
+    task = asyncio.create_task(_run_within_limit(claimed, context(rest.card)))
     await asyncio.sleep(0)
     task.cancel()
-    assert (await task).end is ActionEnd.NOT_SENT and not ready.is_set()
+    assert (await task).end is ActionEnd.NOT_SENT and not CALLED.is_set()
 
 
 @pytest.mark.parametrize(("code", "timed_out"), [(_waits, True), (_replaces(ValueError("closed")), False)])

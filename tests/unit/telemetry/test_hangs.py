@@ -1,7 +1,10 @@
 """Real processes that hang end themselves, and name the call that made them hang."""
 
 import asyncio
+import os
+import signal
 import sys
+import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +12,9 @@ from typing import Any
 
 from perdure.core.calls.hangs import Doing, Hang, OpenCall, hang_file, hanging_call
 from perdure.local.programs import note_kill
-from perdure.telemetry.hangs import OpenCalls, earlier_hang
+from perdure.telemetry.hangs import OpenCalls, earlier_hang, watched
+from perdure.telemetry.heartbeat import silent_processes
+from tests.eventually import until
 from tests.harness import gathered
 from tests.repo.committed import ROOT
 
@@ -33,6 +38,7 @@ async def fails():
     raise KeyError
 async def evil_thread(): await run_in_thread(lambda: (time.sleep(0.3), evil()), {}, "evil")
 async def thread(): await run_in_thread(blocks, {}, "blocks")
+async def short_thread(): await run_in_thread(lambda: time.sleep(BOUND + 6), {}, "short")
 calls, ready = OpenCalls(Path("ready"), BOUND), Path("ready")
 async def run(number, name):
     doing = Doing.IN_THREAD if "thread" in name else Doing.AWAITS
@@ -48,12 +54,17 @@ asyncio.run(main(sys.argv[1:]))
 """
 
 
-async def left_by(folder: Path, *calls: str) -> tuple[int, Path]:
+async def left_by(folder: Path, *calls: str, paused_seconds: float = 0.0) -> tuple[int, Path]:
     folder.mkdir()  # noqa: ASYNC240
     program = PROGRAM.replace("BOUND", str(BOUND_SECONDS))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, *calls, cwd=folder, env={"PYTHONPATH": str(ROOT)}
     )
+    if paused_seconds:
+        await until((folder / "ready").exists)
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(paused_seconds)
+        process.send_signal(signal.SIGCONT)
     async with asyncio.timeout(60):
         return await process.wait(), folder / "ready"
 
@@ -75,8 +86,26 @@ async def test_a_process_that_hangs_ends_and_names_the_call_that_made_it_hang(tm
     assert {names: call and call.tool for names, call in found.items()} == CASES
     assert all(hang and len(hang.calls) == len(names.split()) for names, hang in hangs.items())
     assert earlier_hang(ended[-1][1]) is None, "neither a start nor a drain counts"
-    late = (replace(hang, overdue_seconds=hang.overdue_seconds + 9) for hang in hangs.values() if hang)
+    late = [replace(hang, overdue_seconds=hang.overdue_seconds + 1.5) for hang in hangs.values() if hang]
     assert {hanging_call(hang) for hang in late} == {None}, "no call has suspended its process"
+
+
+async def test_a_pause_longer_than_the_limit_counts_for_no_call(tmp_path: Path) -> None:
+    pauses = (left_by(tmp_path / str(more), "short_thread", paused_seconds=BOUND_SECONDS + more) for more in (1.1, 2))
+    for code, ready in await asyncio.gather(*pauses):
+        hang = earlier_hang(ready)
+        assert code == bool(hang), "either the timer or the next beat came first"
+        assert hang is None or hanging_call(hang) is None
+
+
+async def test_the_files_of_open_calls_are_no_heartbeats(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    async with watched(tmp_path / "worker-tools", 0):
+        for name, age in (("gate", 100), ("worker-tools", 50), (hang_file(tmp_path / "worker-tools").name, 50)):
+            os.utime(tmp_path / name, (time.time() - age,) * 2)
+        assert silent_processes(gate, 6) == ["worker-tools"]
+        await until(lambda: silent_processes(gate, 6) == [])
 
 
 async def test_a_kill_by_the_supervisor_counts_for_the_call_that_the_loop_ran(tmp_path: Path) -> None:
