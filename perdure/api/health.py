@@ -77,7 +77,7 @@ class FailedWrites:
 
     The clients report every error here, also those that no response contains. The service then counts as unhealthy for
     `WRITE_VALID_SECONDS`, and afterwards until a write of a check succeeds. A fault that the checks do not see counts
-    for `UNSEEN_SECONDS`, because their success says nothing then.
+    for `UNSEEN_SECONDS`.
     """
 
     _last: dict[str, _Failure] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class Parts:
         return PartHealth()
 
     def _set_written(self, name: str, began: float, note: str) -> None:
-        """From `began`, because a write that failed meanwhile needs another check."""
+        """Records a write that is valid from `began`, because a write that failed meanwhile needs another check."""
         self._written_at[name], self._notes[name] = began, note
         self._faults.pop(name, None)
 

@@ -7,7 +7,7 @@ Invariants:
 - The timer runs only while the process serves: not during its start, and not after its drain.
 - Marking a step of a call writes one byte to memory that the file backs. Its space is allocated at the start, because
   a full disk would end the process (SIGBUS). This does not hold on a file system that copies on write, such as Btrfs or
-  ZFS: there each written page takes new space, and a full disk can end the process.
+  ZFS. There, each written page takes new space, and a full disk can end the process.
 - A step costs 0.5 µs, a call 5 µs, a beat 0.15 ms (measured).
 """
 

@@ -60,8 +60,8 @@ def heartbeat_fault(file: Path) -> str:
 
 def silent_processes(gate: Path, seconds: float) -> list[str]:
     """Returns the names of the files in the folder of an embedded stack's gate whose processes have been silent for
-    longer than this. A file from before the gate was opened is of an earlier start, and does not count. A file with a
-    suffix is no heartbeat, such as the `.hang` beside it (perdure/core/calls/hangs.py)."""
+    longer than this. A file from before the gate was opened is of an earlier start, and does not count. Files with a
+    suffix do not count, such as `.hang` (perdure/core/calls/hangs.py)."""
     beats: dict[str, float] = {}
     for file in gate.parent.iterdir() if gate.exists() else ():
         if file.suffix:
