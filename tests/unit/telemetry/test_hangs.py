@@ -62,6 +62,7 @@ async def left_by(folder: Path, *calls: str, paused_seconds: float = 0.0) -> tup
     )
     if paused_seconds:
         await until((folder / "ready").exists)
+        await asyncio.sleep(0.7)  # its calls have begun
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(paused_seconds)
         process.send_signal(signal.SIGCONT)
@@ -91,7 +92,7 @@ async def test_a_process_that_hangs_ends_and_names_the_call_that_made_it_hang(tm
 
 
 async def test_a_pause_longer_than_the_limit_counts_for_no_call(tmp_path: Path) -> None:
-    pauses = (left_by(tmp_path / str(more), "short_thread", paused_seconds=BOUND_SECONDS + more) for more in (1.1, 2))
+    pauses = (left_by(tmp_path / str(more), "short_thread", paused_seconds=BOUND_SECONDS + more) for more in (1.1, 1.5, 2))
     for code, ready in await asyncio.gather(*pauses):
         hang = earlier_hang(ready)
         assert code == bool(hang), "either the timer or the next beat came first"
