@@ -92,7 +92,7 @@ async def test_a_process_that_hangs_ends_and_names_the_call_that_made_it_hang(tm
 
 
 async def test_a_pause_longer_than_the_limit_counts_for_no_call(tmp_path: Path) -> None:
-    pauses = (left_by(tmp_path / str(more), "short_thread", paused_seconds=BOUND_SECONDS + more) for more in (1.1, 1.5, 2))
+    pauses = (left_by(tmp_path / str(x), "short_thread", paused_seconds=BOUND_SECONDS + x) for x in (1.1, 2))
     for code, ready in await asyncio.gather(*pauses):
         hang = earlier_hang(ready)
         assert code == bool(hang), "either the timer or the next beat came first"
