@@ -144,6 +144,15 @@ def read_cookie(header: str, cookie: str, *, secure: bool) -> str:
     return values.pop() if len(values) == 1 else ""
 
 
+def cookies_after(header: str, prefix: str, *, secure: bool) -> list[str]:
+    """Returns the rest of the name of each cookie in a Cookie header whose name begins with `prefix`."""
+    if len(header) > _MAX_COOKIE_CHARACTERS:
+        return []
+    beginning = cookie_name(prefix, secure=secure)
+    names = (part.partition("=")[0].strip() for part in header.split(";"))
+    return [name.removeprefix(beginning) for name in names if name.startswith(beginning)]
+
+
 def set_cookie(
     response: Response, cookie: str, value: str, *, secure: bool, expires: datetime, strict: bool = False
 ) -> None:

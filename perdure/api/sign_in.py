@@ -20,8 +20,7 @@ from perdure.api.credentials import Audience, token_expiry
 from perdure.api.request_bodies import RegisterBody
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError, LimitReached, PerdureError
-from perdure.contracts.values import sha256_hex
-from perdure.core.identity import Credential, SignInMethod
+from perdure.core.identity import Credential, SignInMethod, device_mark
 from perdure.core.passwords import ACCOUNT, ADDRESS, DEVICE, PLACE, wait_left
 from perdure.core.request_origin import counted_as, is_of_this_machine
 from perdure.store.database import Connection
@@ -158,10 +157,9 @@ async def _bearer(services: Services, authorization: str) -> Principal | None:
 async def _client_of(services: Services, scope: Scope, tenant_id: str, bearer: Principal | None) -> Client:
     """Returns what the registering client shows of other users: its own session or token, its address, and the users
     who have signed in with its browser."""
-    owner = bearer
+    owner, cookie = bearer, Headers(scope=scope).get("cookie", "")
     if owner is None:
         with suppress(CallerError):  # An ended session shows nothing.
-            cookie = Headers(scope=scope).get("cookie", "")
             owner = await session_owner(services, cookie, secure=uses_tls(services, scope))
     is_here = owner is not None and owner.tenant_id == tenant_id
     address, keys = _address_of(scope), services.tokens.keys
@@ -169,6 +167,7 @@ async def _client_of(services: Services, scope: Scope, tenant_id: str, bearer: P
         owner.credential.handed_on(owner.user_id) if owner is not None and is_here else (),
         lambda digest: keys.verifies(digest, _INVITED_AT_PURPOSE, tenant_id, address),
         lambda user_id: bool(_known_device(services, scope, tenant_id, user_id)),
+        credentials.cookies_after(cookie, f"{_DEVICE_COOKIE}_", secure=uses_tls(services, scope)),
     )
 
 
@@ -338,4 +337,4 @@ def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str
 
 def _device_cookie(tenant_id: str, user_id: str) -> str:
     """Returns one cookie name for each account, so that users who share a browser each keep their own."""
-    return f"{_DEVICE_COOKIE}_{sha256_hex(f'{tenant_id}/{user_id}')[:12]}"
+    return f"{_DEVICE_COOKIE}_{device_mark(tenant_id, user_id)}"

@@ -37,6 +37,7 @@ MAX_TRIES = 10
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS, _MAX_DOUBLINGS = 60, 900, 4
 TRIES_KEPT = timedelta(days=1)
 """Time after the last wrong setup code from an address until its count is reset."""
+DEVICE_MARK_CHARACTERS = 12
 CODE_BYTES = 20
 _GROUP_CHARACTERS = 4
 _NEW_CODE_ADVICE = (
@@ -320,6 +321,12 @@ class WrongTries:
             "terminal of `perdure up`, state how to register without waiting",
             {"retry_after_seconds": seconds, "tries": self.number},
         )
+
+
+def device_mark(tenant_id: str, user_id: str) -> str:
+    """Returns the part of a device cookie's name that stands for its account. A query computes the same
+    (perdure/store/identity/origins.py)."""
+    return sha256_hex(f"{tenant_id}/{user_id}")[:DEVICE_MARK_CHARACTERS]
 
 
 def format_code(bits: bytes) -> str:

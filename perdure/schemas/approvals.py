@@ -32,8 +32,8 @@ def subject(approval: "Approval") -> str:
 
 _RELATIONS = {
     "credential": "{by} created the token or session of the {of}",
-    "opened_as": "the account of the {of} was opened by a client that was signed in as {by}",
-    "inviter": "{by} invited the {of}, and nothing shows that another person accepted",
+    "opened_as": "the account of the {of} was opened by a client that was, then or earlier, signed in as {by}",
+    "inviter": "{by} invited the {of}, who accepted from the same network address or browser",
     "role_giver": "{by} gave the roles to the {of}, who registered without an invitation",
 }
 

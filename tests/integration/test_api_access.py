@@ -452,6 +452,44 @@ async def test_who_gave_a_registered_account_its_roles_does_not_decide_with_it(t
         await team.is_related(asked, admin, ("opened_as", "requester", "admin"))
 
 
+async def test_who_registers_after_signing_out_in_one_browser_is_its_earlier_user(team: Team) -> None:
+    me, own = await team.invited(team.token_of("admin"), "admin", *ROLES)
+    signing_in = replace(team.api.services.signing_in, open_registration=True)
+    async with having(team.api, signing_in=signing_in), team.api.client(None) as browser:
+        await browser.post("/sign-in", data={"name": me, "password": PASSWORD})
+        forged = {each.name: each.value for each in browser.cookies.jar if each.name != SESSION_COOKIE}
+        for is_forged in (False, True):
+            browser.cookies.clear()
+            head = {"Cookie": "; ".join(f"{name}={value}{'x' * is_forged}" for name, value in forged.items())}
+            name = {"name": f"u{new_id()[-10:]}", "password": PASSWORD}
+            session = (await browser.post("/v1/auth/register", json=name, headers=head)).json()["access_token"]
+            asked = await team.paused(session)
+            if is_forged:
+                assert (await team.opened(asked))["account"] == {"opened": "registration"}
+                assert await team.decides(asked, own) == (200, "approved")
+            else:
+                await team.is_related(asked, own, ("opened_as", "requester", me))
+
+
+async def test_who_made_the_token_that_answers_a_question_does_not_approve_what_follows(team: Team) -> None:
+    admin, question = team.token_of("admin"), new_id()
+    me, own = await team.invited(admin, *ROLES)
+    asked = await team.paused(own)
+    await team.api.write(
+        "INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, "
+        "expires_at) SELECT $1, tenant_id, conversation_id, id, 'q1', 'clarification', '{}', '{}', now() + interval "
+        "'1 day' FROM turns WHERE id = $2",
+        question,
+        asked.turn_id,
+    )
+    _, minted = await team.minted(admin, name=me)
+    async with team.client(minted) as client:
+        said = {"kind": "clarification", "payload": {"text": "order 1042"}}
+        answer = await client.post(f"/v1/turns/{asked.turn_id}/answers/{question}", json=said)
+        assert answer.status_code == 200, answer.text
+    await team.is_related(asked, admin, ("credential", "requester", "admin"))
+
+
 async def test_who_made_the_requesting_token_does_not_approve_what_it_requested(team: Team) -> None:
     admin = team.token_of("admin")
     _, minted = await team.minted(admin, *ROLES)

@@ -358,7 +358,7 @@ async def answer(
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         nonlocal answered
         answered, note = await requests.answer_question(
-            tx, turn_id, request_id, caller.user_id, body.kind, body.payload
+            tx, turn_id, request_id, caller.user_id, body.kind, body.payload, caller.credential
         )
         return 200, await requests.get_question(tx, turn_id, request_id, caller.user_id), note
 

@@ -41,7 +41,7 @@ class Relation(StrEnum):
     CREDENTIAL = "credential"
     """The user created the other's token or session."""
     OPENED_AS = "opened_as"
-    """The client that opened the other's account was signed in as the user."""
+    """The client that opened the other's account was signed in as the user, then or earlier."""
     INVITER = "inviter"
     """The user invited the other, and nothing shows that another person redeemed the invitation."""
     ROLE_GIVER = "role_giver"
@@ -151,10 +151,10 @@ def excluded_decisions(
 _WORDS = {
     (Relation.CREDENTIAL, "requester"): "{by} created the token or session with which the request was made",
     (Relation.CREDENTIAL, "reviewer"): "{by} created your token or session",
-    (Relation.OPENED_AS, "requester"): "the requester's account was opened by a client that was signed in as {by}",
-    (Relation.OPENED_AS, "reviewer"): "your account was opened by a client that was signed in as {by}",
-    (Relation.INVITER, "requester"): "{by} invited the requester, and nothing shows that another person accepted",
-    (Relation.INVITER, "reviewer"): "{by} invited you, and nothing shows that another person accepted",
+    (Relation.OPENED_AS, "requester"): "the requester's account was opened by a client that was, then or earlier, signed in as {by}",
+    (Relation.OPENED_AS, "reviewer"): "your account was opened by a client that was, then or earlier, signed in as {by}",
+    (Relation.INVITER, "requester"): "{by} invited the requester, who accepted from the same network address or browser",
+    (Relation.INVITER, "reviewer"): "{by} invited you, and you accepted from the same network address or browser",
     (Relation.ROLE_GIVER, "requester"): "{by} gave the requester, who registered without an invitation, their roles",
     (Relation.ROLE_GIVER, "reviewer"): "{by} gave you, who registered without an invitation, your roles",
 }
@@ -165,15 +165,32 @@ def describe_relations(related: Iterable[Related], names: Mapping[str, str]) -> 
     return [{"relation": each.relation.value, "of": each.of, "by": names.get(each.by, "")} for each in related]
 
 
+def provider_side(related: Sequence[Related]) -> str:
+    """Returns the side whose sign-in through an identity provider would end these relations: `requester` or `reviewer`;
+    empty if that of one side does not."""
+    if any(each.relation not in (Relation.INVITER, Relation.ROLE_GIVER) for each in related):
+        return ""
+    sides = {each.of for each in related}
+    return sides.pop() if len(sides) == 1 else ""
+
+
+_PROVIDER_WAYS = {
+    "": "",
+    "requester": ", or you, if the requester makes it again while signed in through your organization's identity "
+    "provider",
+    "reviewer": ", or you, signed in through your organization's identity provider",
+}
+
+
 def related_refusal(related: Sequence[Related], names: Mapping[str, str]) -> CallerError:
     """Returns the refusal of a decision that the relations exclude. `names` has the names of users by id."""
     why = "; ".join(_WORDS[each.relation, each.of].format(by=names.get(each.by, "a user")) for each in related)
+    side = provider_side(related)
     return CallerError(
         "four_eyes_related",
         f"You and the requester may be one person: {why}. You can reject this high-risk call. A reviewer who is not "
-        "related to the requester can approve it, or you, signed in through your organization's identity provider if "
-        "the relation is an invitation or a role. An administrator can allow such decisions for the tenant "
-        "(`perdure rules related --allow`)",
-        {"related": describe_relations(related, names), "setting": "related_decide"},
+        f"related to the requester can approve it{_PROVIDER_WAYS[side]}. In a team of two, such as in one office, an "
+        "administrator allows such decisions for the tenant with `perdure rules related --allow`",
+        {"related": describe_relations(related, names), "setting": "related_decide", "provider_side": side},
         status=403,
     )

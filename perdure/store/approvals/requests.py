@@ -39,13 +39,14 @@ from perdure.core.approvals.gates import pause_kind, platform_rule_event
 from perdure.core.approvals.validity import QuestionRecord, answer_refusal
 from perdure.core.calls.arguments import ParsedArguments
 from perdure.core.calls.jsonb import InvalidArguments, jsonb_form
-from perdure.core.identity import UNKNOWN_CREATOR
+from perdure.core.identity import OWN_CREDENTIAL, UNKNOWN_CREATOR, Credential
 from perdure.core.json_schema import MAX_FAULTS
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.identity.origins import read_accounts
+from perdure.store.turns.steer import record_asker
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,9 +534,16 @@ async def get_question(tx: Connection, turn_id: str, request_id: str, user_id: s
 
 
 async def answer_question(
-    tx: Connection, turn_id: str, request_id: str, user_id: str, kind: str, payload: dict[str, JsonValue]
+    tx: Connection,
+    turn_id: str,
+    request_id: str,
+    user_id: str,
+    kind: str,
+    payload: dict[str, JsonValue],
+    asked_with: Credential = OWN_CREDENTIAL,
 ) -> tuple[Answered, Note]:
-    """Stores the answer. The returned note wakes the turn.
+    """Stores the answer. The returned note wakes the turn. `asked_with` is the user's credential: an answer is a
+    request, too.
 
     Raises: CallerError 404, 409 `already_answered`, 410, 409 `turn_stopped`, 422, in this order.
     """
@@ -546,6 +554,7 @@ async def answer_question(
     if refused is not None:
         raise refused
     await tx.execute(_ANSWER_QUESTION, request_id, payload, user_id)
+    await record_asker(tx, turn_id, asked_with)
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )

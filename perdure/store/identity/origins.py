@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from perdure.core.approvals.relations import Opening, Origin
-from perdure.core.identity import UNKNOWN_CREATOR, Credential
+from perdure.core.identity import DEVICE_MARK_CHARACTERS, UNKNOWN_CREATOR, Credential
 from perdure.store.database import Connection
 
 _BEHIND = """
@@ -17,6 +17,12 @@ FROM users WHERE id = ANY($1::uuid[]) ORDER BY id
 _ORIGINS = """
 SELECT id, name, opened, opened_as, invited_by, invited_near, roles_by FROM users WHERE id = ANY($1::uuid[])
   OR id IN (SELECT unnest(opened_as || invited_by || roles_by) FROM users WHERE id = ANY($1::uuid[]))
+"""
+# Reads all users of the tenant, once for each registration in a browser with device cookies.
+_MARKED = f"""
+SELECT id FROM users
+WHERE left(encode(sha256(convert_to(tenant_id || '/' || id, 'UTF8')), 'hex'), {DEVICE_MARK_CHARACTERS}) = ANY($1)
+ORDER BY id
 """
 _WITHOUT = frozenset({UNKNOWN_CREATOR})
 
@@ -72,6 +78,11 @@ async def with_users_behind(tx: Connection, user_ids: Sequence[str]) -> list[str
     return list(dict.fromkeys((*known, *(str(row["id"]) for row in await tx.fetch(_BEHIND, known)))))
 
 
+async def users_of_marks(tx: Connection, marks: Collection[str]) -> list[str]:
+    """Returns the users for whom these device cookies are named (`device_mark`). Their seals are not checked here."""
+    return [str(row["id"]) for row in await tx.fetch(_MARKED, [*marks])] if marks else []
+
+
 async def record_role_giver(tx: Connection, user_id: str, actor: str, credential: Credential) -> None:
     """Records who set the user's roles last. `credential` is what the actor signed in with."""
     givers = [each for each in await with_users_behind(tx, credential.handed_on(actor)) if each != user_id]
@@ -87,7 +98,8 @@ async def record_opening(
     invited_by: Sequence[str] = (),
     invited_near: bool | None = None,
 ) -> None:
-    """Records how the account was opened. `opened_as` are the users as whom the client was signed in."""
+    """Records how the account was opened. `opened_as` are the users as whom the client was signed in, or
+    those whose browser it is."""
     await tx.execute(
         "UPDATE users SET opened = $2, opened_as = $3::uuid[], invited_by = $4::uuid[], invited_near = $5 "
         "WHERE id = $1",

@@ -81,6 +81,8 @@ class Client:
     """Returns whether it is at the address of this keyed digest."""
     is_of: Callable[[str], bool] = lambda _: False
     """Returns whether this user has signed in with this browser before."""
+    device_marks: Sequence[str] = ()
+    """The names of its device cookies (`device_mark`), which are not checked."""
 
     def shares(self, made_at: str, inviters: Sequence[str]) -> bool | None:
         """Returns whether the client is at the address where the invitation was made, or in a browser of an inviter.
@@ -88,6 +90,12 @@ class Client:
         if any(map(self.is_of, inviters)) or not set(inviters).isdisjoint(self.signed_in_as):
             return True
         return self.is_at(made_at) if made_at else None
+
+    async def users(self, tx: Connection) -> tuple[str, ...]:
+        """Returns the user as whom it is signed in, the creators of that credential, and the users who have signed in
+        with its browser before. Without the last, signing out would hide who registers."""
+        owners = filter(self.is_of, await origins.users_of_marks(tx, self.device_marks))
+        return tuple(dict.fromkeys((*self.signed_in_as, *owners)))
 
 
 UNKNOWN_CLIENT = Client()
@@ -237,7 +245,8 @@ async def register(
             _REGISTERED,
         )
         opened = Opening.SETUP_CODE if is_first else Opening.REGISTRATION
-        await origins.record_opening(tx, user_id, opened, opened_as=() if is_first else newcomer.client.signed_in_as)
+        opened_as = () if is_first else await newcomer.client.users(tx)
+        await origins.record_opening(tx, user_id, opened, opened_as=opened_as)
     await sign_in.set_password(tx, user_id, password_hash, credential)
     return user_id, credential, is_first
 

@@ -14,7 +14,7 @@ from perdure.contracts.messages import Role
 from perdure.contracts.turns import ENDED, FinishRequest, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from perdure.core.agents.safety_keywords import Keywords, safety_keywords_in
 from perdure.core.budgets import UsedStorage, check_bytes, tighten_limits
-from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod
+from perdure.core.identity import OWN_CREDENTIAL, Credential
 from perdure.core.text import estimated_tokens
 from perdure.core.turns import Admission, AdmissionLoad, Caps, OnBusy, admit, metadata_refusal, too_many
 from perdure.graph import registry
@@ -24,7 +24,7 @@ from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
 from perdure.store.turns.finish import finish
-from perdure.store.turns.steer import add_message
+from perdure.store.turns.steer import add_message, record_asker
 from perdure.store.turns.views import WAITS_FOR
 
 _TRIES = 5
@@ -104,13 +104,6 @@ SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING 
 """
 
 
-# Several credentials can ask for one turn. The one that shows least of its person counts, with the creators of all.
-_JOIN = f"""
-UPDATE turns SET asked_how = CASE WHEN asked_how = '{SignInMethod.OIDC}' THEN $2 ELSE asked_how END,
-  asked_by = asked_by || ARRAY(SELECT unnest($3::uuid[]) EXCEPT SELECT unnest(asked_by)) WHERE id = $1 RETURNING status
-"""
-
-
 async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> StartedTurn:
     """Inserts the turn with its message, pinned versions and wake signal. `steer` joins the open turn instead.
 
@@ -183,7 +176,7 @@ async def _lock_conversation(tx: Connection, new: NewTurn) -> tuple[str | None, 
 async def _steer_turn(tx: Connection, new: NewTurn, active: str) -> StartedTurn:
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
     message_id = await add_message(tx, address, new.message)
-    status = TurnStatus(await tx.fetchval(_JOIN, active, new.asked_with.how.value, new.asked_with.created_by))
+    status = await record_asker(tx, active, new.asked_with)
     return StartedTurn(active, status, None, message_id, joined=True)
 
 

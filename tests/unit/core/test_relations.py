@@ -13,6 +13,7 @@ from perdure.core.approvals.relations import (
     Origin,
     Party,
     excluded_decisions,
+    provider_side,
     related_refusal,
     relations_of,
 )
@@ -101,6 +102,23 @@ def test_the_refusal_names_each_relation_and_the_setting() -> None:
                 {"relation": "opened_as", "of": "reviewer", "by": "Ann"},
             ],
             "setting": "related_decide",
+            "provider_side": "",
         },
     )
     assert not excluded_decisions(related, "checkpoint", "", "high", is_allowed=False), "an answer has no call"
+
+
+@given(PARTIES, PARTIES)
+def test_the_side_that_the_refusal_sends_to_a_provider_ends_the_relation_there(one: Party, other: Party) -> None:
+    sides = {"requester": one, "reviewer": other}
+    related = relations_of(one, other)
+    if related and (side := provider_side(related)):
+        sides[side] = replace(sides[side], how=SignInMethod.OIDC)
+        assert not relations_of(*sides.values())
+
+
+@pytest.mark.parametrize("origin", [NEAR, GIVEN])
+def test_the_refusal_sends_the_invited_or_registered_side_to_a_provider(origin: Origin) -> None:
+    assert provider_side(relations_of(bob(origin), ANN)) == "requester"
+    assert provider_side(relations_of(ANN, cleo(origin))) == "reviewer"
+    assert provider_side(relations_of(bob(origin), replace(ANN, origins={A: AS_ANN}, created_by=(B,)))) == ""
