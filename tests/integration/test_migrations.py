@@ -16,6 +16,8 @@ from perdure.store.database import Database, new_id
 from perdure.store.migrations import bring_up, is_newest, upgrade
 from tests.conftest import KEYRING, Template, Urls, as_owner, empty_database
 
+RELEASED = "0039"
+"""The newest revision of the release before."""
 WHAT = {
     "columns": "SELECT table_schema, table_name, column_name, data_type, column_default, is_nullable, is_identity "
     "FROM information_schema.columns WHERE table_schema IN ('perdure', 'public') ORDER BY 1, 2, 3",
@@ -71,6 +73,16 @@ async def test_first_starts_leave_nothing_or_one_schema(empty_urls: Urls, monkey
     assert not await is_newest(empty_urls.owner)
     await asyncio.gather(*(bring_up(empty_urls.owner) for _ in range(3)))
     assert await is_newest(empty_urls.owner)
+
+
+async def test_the_api_of_the_release_before_finds_all_its_columns_until_it_is_replaced(empty_urls: Urls) -> None:
+    columns = f"SELECT table_name, column_name, data_type, is_nullable FROM ({WHAT['columns']}) c"
+    await asyncio.to_thread(upgrade, empty_urls.owner, RELEASED)
+    async with as_owner(empty_urls.owner) as owner:
+        before = {tuple(row) for row in await owner.fetch(columns)}
+        await bring_up(empty_urls.owner)
+        assert ("setup_codes", "wrong_tries", "integer", "NO") in before
+        assert before <= {tuple(row) for row in await owner.fetch(columns)}
 
 
 BEGUN = (

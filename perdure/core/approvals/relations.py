@@ -151,9 +151,18 @@ def excluded_decisions(
 _WORDS = {
     (Relation.CREDENTIAL, "requester"): "{by} created the token or session with which the request was made",
     (Relation.CREDENTIAL, "reviewer"): "{by} created your token or session",
-    (Relation.OPENED_AS, "requester"): "the requester's account was opened by a client that was, then or earlier, signed in as {by}",
-    (Relation.OPENED_AS, "reviewer"): "your account was opened by a client that was, then or earlier, signed in as {by}",
-    (Relation.INVITER, "requester"): "{by} invited the requester, who accepted from the same network address or browser",
+    (
+        Relation.OPENED_AS,
+        "requester",
+    ): "the requester's account was opened by a client that was, then or earlier, signed in as {by}",
+    (
+        Relation.OPENED_AS,
+        "reviewer",
+    ): "your account was opened by a client that was, then or earlier, signed in as {by}",
+    (
+        Relation.INVITER,
+        "requester",
+    ): "{by} invited the requester, who accepted from the same network address or browser",
     (Relation.INVITER, "reviewer"): "{by} invited you, and you accepted from the same network address or browser",
     (Relation.ROLE_GIVER, "requester"): "{by} gave the requester, who registered without an invitation, their roles",
     (Relation.ROLE_GIVER, "reviewer"): "{by} gave you, who registered without an invitation, your roles",

@@ -1,9 +1,11 @@
 -- Wrong tries at the setup code make their address wait and never end the code. A code that ended is kept with its
 -- reason, which the sign-in page tells.
+--
+-- This release does not use `setup_codes.wrong_tries`. The column stays for the API of the release before, which serves
+-- until the end of an upgrade. A later release drops it.
 SET LOCAL search_path = perdure;
 
 ALTER TABLE setup_codes
-  DROP COLUMN wrong_tries,
   ADD COLUMN ended_at timestamptz,
   ADD COLUMN end_reason text,
   ADD CONSTRAINT end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL));
