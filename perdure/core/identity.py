@@ -265,7 +265,12 @@ class CodeEnd(StrEnum):
     ADMINISTRATOR_EXISTS = "administrator_exists"
     """The tenant got an administrator without the code."""
     MISSING = "missing"
-    """No code was created for the tenant."""
+    """No code was created for the tenant, or its last administrator is gone."""
+
+    def while_awaited(self) -> "CodeEnd":
+        """Returns the reason to state while the tenant awaits its first user. The administrator of a used code was
+        erased or lost the role, so only a new code helps."""
+        return self if self is CodeEnd.EXPIRED else CodeEnd.MISSING
 
 
 _END_MESSAGES = {

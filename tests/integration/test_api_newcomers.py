@@ -349,6 +349,9 @@ async def test_the_end_of_a_code_is_told_with_its_reason(tenant: EmptyTenant) ->
     given = await tenant.prepared(given)
     assert (await tenant.register(setup_code=given)).status_code == 201
     assert await told(given) == ("setup_code_invalid", "used", "used")
+    for roles, state in (("{requester}", "missing"), ("{admin}", "used")):
+        await tenant.set(f"roles = '{roles}'", "users")
+        assert await told(given) == ("setup_code_invalid", state, state), "only a new code helps without an administrator"
     await tenant.set("ended_at = ended_at - interval '1 day'")
     ways = await tenant.ways()
     assert (ways["setup_code"], ways["setup_code_ended"]) == (False, None), "it is old news"

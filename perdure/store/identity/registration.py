@@ -158,9 +158,10 @@ async def code_state(tx: Connection, *, local: bool) -> CodeState:
         return CodeState(end=CodeEnd.MISSING) if is_awaited else CodeState()
     if is_awaited and row["end_reason"] is None:
         return CodeState(is_valid=True)
-    if is_awaited or row["ended_lately"]:
-        return CodeState(end=CodeEnd(row["end_reason"]), ended_at=row["ended_at"])
-    return CodeState()
+    if is_awaited:
+        end = CodeEnd(row["end_reason"]).while_awaited()
+        return CodeState(end=end, ended_at=None if end is CodeEnd.MISSING else row["ended_at"])
+    return CodeState(end=CodeEnd(row["end_reason"]), ended_at=row["ended_at"]) if row["ended_lately"] else CodeState()
 
 
 async def registration_refusal(
@@ -191,7 +192,7 @@ async def _refusal_of_later_user(tx: Connection, newcomer: Newcomer, *, is_open:
 
 async def _try_code(tx: Connection, newcomer: Newcomer) -> PerdureError | None:
     """Checks the code of a first user. The lock of the code's row makes simultaneous tries sequential."""
-    stored = await _read_setup_code(tx, lock=True)
+    stored = await _read_awaited_code(tx, lock=True)
     if stored is None or stored.end is not None or not newcomer.setup_code.strip():
         return code_refusal(newcomer.setup_code, stored)
     row = await tx.fetchrow(_TRIES, newcomer.address, TRIES_KEPT)
@@ -214,6 +215,12 @@ async def _read_setup_code(tx: Connection, *, lock: bool = False) -> SetupCode |
         return None
     end = None if row["end_reason"] is None else CodeEnd(row["end_reason"])
     return SetupCode(row["code_sha256"], end, row["ended_at"])
+
+
+async def _read_awaited_code(tx: Connection, *, lock: bool = False) -> SetupCode | None:
+    """Returns the code of a tenant that awaits its first user."""
+    stored = await _read_setup_code(tx, lock=lock)
+    return stored if stored is None or stored.end is None else replace(stored, end=stored.end.while_awaited())
 
 
 async def register(
@@ -264,7 +271,7 @@ async def _use_code(tx: Connection, newcomer: Newcomer) -> None:
     if used or newcomer.is_vouched_for:
         await _end_code(tx)
         return
-    raise code_refusal(newcomer.setup_code, await _read_setup_code(tx)) or _closed()
+    raise code_refusal(newcomer.setup_code, await _read_awaited_code(tx)) or _closed()
 
 
 async def _end_code(tx: Connection) -> None:
