@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -35,6 +35,9 @@ REFRESH_GRACE = timedelta(seconds=10)
 MAX_TRIES = 10
 """Number of wrong setup codes from one address, after which the address must wait."""
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS, _MAX_DOUBLINGS = 60, 900, 4
+MAX_COUNTED = (4_000, 8_000)
+"""Number of counts of a tenant above which a new address is counted with its network, and with all others. It bounds
+what a stranger with many addresses can store."""
 TRIES_KEPT = timedelta(days=1)
 """Time after the last wrong setup code from an address until its count is reset."""
 DEVICE_MARK_CHARACTERS = 12
@@ -296,6 +299,15 @@ class SetupCode:
         return hmac.compare_digest(self.sha256, code_sha256(given))
 
 
+def counted_under(names: Sequence[str], counted: Collection[str], number: int) -> str:
+    """Returns the name under which a wrong setup code is counted. `names` are those of the address, the narrowest
+    first; `counted` are those of them that have a count, and `number` is the number of all counts of the tenant."""
+    for name, limit in zip(names, MAX_COUNTED, strict=False):
+        if name in counted or number < limit:
+            return name
+    return names[-1]
+
+
 def seconds_to_wait(wrong_tries: int) -> int:
     """Returns the seconds that an address must wait after this number of wrong setup codes. Each tenth one starts a
     wait: a minute, then twice the previous one, at most 15 minutes."""
@@ -322,7 +334,7 @@ class WrongTries:
         seconds = ceil(left)
         return LimitReached(
             "too_many_tries",
-            f"Too many wrong setup codes came from your address; retry in {seconds} s. The log of the server, and the "
+            f"Too many wrong setup codes came from your address or its network; retry in {seconds} s. The log of the server, and the "
             "terminal of `perdure up`, state how to register without waiting",
             {"retry_after_seconds": seconds, "tries": self.number},
         )

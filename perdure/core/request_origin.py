@@ -12,6 +12,8 @@ from perdure.core.text import without_userinfo
 
 _HOME_BITS = 64
 """A client with one IPv6 address usually controls its whole /64."""
+_WIDE_BITS = {4: 16, 6: 32}
+"""Bits of the network of one provider, by the version of IP."""
 _ADDRESS_CHARACTERS = 60
 EVERY = "*"
 LOCALHOST = "localhost"
@@ -32,6 +34,16 @@ def counted_as(host: str) -> str:
     if isinstance(address, IPv4Address):
         return str(address)
     return str(IPv6Network((address, _HOME_BITS), strict=False))
+
+
+def networks_of(counted: str) -> tuple[str, str, str]:
+    """Returns the names under which a client's wrong tries can be counted, the narrowest first: its address (as
+    `counted_as` returns it), the network of its provider, and all addresses."""
+    try:
+        address = ip_network(counted)
+    except ValueError:
+        return counted, EVERY, EVERY
+    return counted, str(address.supernet(new_prefix=_WIDE_BITS[address.version])), EVERY
 
 
 def is_of_this_machine(caller: str, host: str) -> bool:

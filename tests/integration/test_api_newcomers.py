@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from perdure.api.oidc import OidcConfig, Provider
 from perdure.apps.bootstrap import bootstrap
-from perdure.core.identity import MAX_TRIES
+from perdure.core.identity import MAX_COUNTED, MAX_TRIES
 from perdure.egress import EgressRefused
 from perdure.local import DataParts
 from perdure.settings import Settings
@@ -311,6 +311,31 @@ async def test_wrong_tries_make_their_address_wait_and_never_void_the_code(tenan
     assert await tenant.api.rows("SELECT * FROM setup_code_tries", tenant=tenant.name) == []
 
 
+@pytest.mark.parametrize(("planted", "shared"), [(MAX_COUNTED[0], "127.0.0.0/16"), (MAX_COUNTED[1], "*")])
+async def test_many_addresses_share_a_count_and_the_way_out_stays(
+    tenant: EmptyTenant, planted: int, shared: str
+) -> None:
+    given = await tenant.prepared()
+    assert await tenant.refused(setup_code=WRONG, address="127.0.0.9") == (403, "setup_code_invalid")
+    async with tenant.api.services.db.transaction(tenant.name) as tx:
+        await tx.execute(
+            "INSERT INTO setup_code_tries SELECT $1, '2001:db8:0:' || to_hex(n) || '::/64', 1, now() "
+            "FROM generate_series(1, $2) n",
+            tenant.name,
+            planted - 1,
+        )
+    for n in range(MAX_TRIES):
+        assert await tenant.refused(setup_code=WRONG, address=f"127.0.1.{n + 1}") == (403, "setup_code_invalid")
+    assert await tenant.refused(setup_code=given, address="127.0.2.1") == (429, "too_many_tries")
+    assert await tenant.refused(setup_code=WRONG, address="127.0.0.9") == (403, "setup_code_invalid"), "its own count"
+    rows = await tenant.api.rows("SELECT * FROM setup_code_tries ORDER BY address", tenant=tenant.name)
+    assert len(rows) == planted + 1
+    kept = {row["address"]: row["wrong_tries"] for row in rows}
+    assert (kept[shared], kept["127.0.0.9"]) == (MAX_TRIES, 2)
+    assert await tenant.prepared(given) == given
+    assert (await tenant.register(setup_code=given, address="127.0.2.1")).status_code == 201
+
+
 @pytest.mark.parametrize("way_out", ["waiting a day", "a run of perdure/apps/bootstrap.py"])
 async def test_a_limit_counts_for_every_process_and_ends(
     tenant: EmptyTenant, parts: DataParts, urls: Urls, people: dict[str, Person], way_out: str
@@ -351,7 +376,9 @@ async def test_the_end_of_a_code_is_told_with_its_reason(tenant: EmptyTenant) ->
     assert await told(given) == ("setup_code_invalid", "used", "used")
     for roles, state in (("{requester}", "missing"), ("{admin}", "used")):
         await tenant.set(f"roles = '{roles}'", "users")
-        assert await told(given) == ("setup_code_invalid", state, state), "only a new code helps without an administrator"
+        assert await told(given) == ("setup_code_invalid", state, state), (
+            "only a new code helps without an administrator"
+        )
     await tenant.set("ended_at = ended_at - interval '1 day'")
     ways = await tenant.ways()
     assert (ways["setup_code"], ways["setup_code_ended"]) == (False, None), "it is old news"

@@ -20,9 +20,11 @@ from perdure.core.identity import (
     WrongTries,
     code_refusal,
     code_sha256,
+    counted_under,
     format_code,
     seconds_to_wait,
 )
+from perdure.core.request_origin import networks_of
 from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.identity import origins, sign_in, users
@@ -57,9 +59,10 @@ _END_CODE = f"""
 UPDATE setup_codes SET ended_at = clock_timestamp(), end_reason = $1 WHERE ended_at IS NULL AND {_OWN_TENANT}
 """
 _TRIES = """
-SELECT wrong_tries, extract(epoch FROM clock_timestamp() - last_at)::float8 AS seconds_ago
-FROM setup_code_tries WHERE address = $1 AND last_at > clock_timestamp() - $2::interval
+SELECT address, wrong_tries, extract(epoch FROM clock_timestamp() - last_at)::float8 AS seconds_ago
+FROM setup_code_tries WHERE address = ANY($1) AND last_at > clock_timestamp() - $2::interval
 """
+_COUNTED = "SELECT count(*) FROM setup_code_tries WHERE last_at > clock_timestamp() - $1::interval"
 _FORGET_TRIES = f"DELETE FROM setup_code_tries WHERE last_at <= clock_timestamp() - $1::interval AND {_OWN_TENANT}"
 _FORGET_ALL_TRIES = f"DELETE FROM setup_code_tries WHERE {_OWN_TENANT}"
 _COUNT_TRY = """
@@ -195,14 +198,16 @@ async def _try_code(tx: Connection, newcomer: Newcomer) -> PerdureError | None:
     stored = await _read_awaited_code(tx, lock=True)
     if stored is None or stored.end is not None or not newcomer.setup_code.strip():
         return code_refusal(newcomer.setup_code, stored)
-    row = await tx.fetchrow(_TRIES, newcomer.address, TRIES_KEPT)
-    tries = WrongTries(row["wrong_tries"], row["seconds_ago"]) if row else WrongTries()
-    if limited := tries.refusal():
+    names = networks_of(newcomer.address)
+    rows = await tx.fetch(_TRIES, names, TRIES_KEPT)
+    tries = {row["address"]: WrongTries(row["wrong_tries"], row["seconds_ago"]) for row in rows}
+    name = counted_under(names, tries, await tx.fetchval(_COUNTED, TRIES_KEPT))
+    if name in tries and (limited := tries[name].refusal()):
         return limited
     refused = code_refusal(newcomer.setup_code, stored)
     if refused is not None:
         await tx.execute(_FORGET_TRIES, TRIES_KEPT)
-        number = await tx.fetchval(_COUNT_TRY, newcomer.address)
+        number = await tx.fetchval(_COUNT_TRY, name)
         refused.details["tries_left"] = -number % MAX_TRIES
         if seconds := seconds_to_wait(number):
             refused.details["retry_after_seconds"] = seconds

@@ -25,6 +25,7 @@ from perdure.core.request_origin import (
     counted_as,
     exposure_refusal,
     local_path,
+    networks_of,
     parse_host,
     probe_refusal,
 )
@@ -239,6 +240,13 @@ def test_an_operators_network_allows_only_its_private_addresses(ip: IPv4Address,
 ])  # fmt: skip
 def test_addresses_that_one_client_can_use_are_counted_together(host: str, name: str) -> None:
     assert counted_as(host) == name
+
+
+@pytest.mark.parametrize(("host", "wider"), [
+    ("127.0.0.1", "127.0.0.0/16"), ("2001:db8:1:2:3:4:5:6", "2001:db8::/32"), ("testclient", "*"), ("", "*"),
+])  # fmt: skip
+def test_the_networks_of_a_client_are_named_from_its_address_to_all(host: str, wider: str) -> None:
+    assert networks_of(counted_as(host)) == (counted_as(host), wider, "*")
 
 
 @given(st.ip_addresses())

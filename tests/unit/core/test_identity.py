@@ -16,6 +16,7 @@ from perdure.core import identity, passwords
 from perdure.core.approvals.decisions import USER_NAME
 from perdure.core.identity import (
     CODE_BYTES,
+    MAX_COUNTED,
     MAX_TRIES,
     AccessKey,
     AccessKeys,
@@ -26,6 +27,7 @@ from perdure.core.identity import (
     WrongTries,
     code_refusal,
     code_sha256,
+    counted_under,
     format_code,
     is_subject,
     seconds_to_wait,
@@ -206,6 +208,14 @@ def test_each_tenth_wrong_setup_code_starts_a_longer_wait(number: int, ago: floa
     if refused is not None:
         seconds = refused.details["retry_after_seconds"]
         assert (isinstance(seconds, int) and 0 < seconds <= wait and seconds >= wait - ago - 1e-6) or ago < 0
+
+
+def test_counts_of_wrong_setup_codes_are_bounded_and_kept() -> None:
+    counted: set[str] = set()
+    for n in range(2 * MAX_COUNTED[-1]):
+        counted.add(counted_under((f"{n}", f"net {n // 2}", "*"), counted, len(counted)))
+    assert len(counted) == MAX_COUNTED[-1] + 1
+    assert counted_under(("0", "net 0", "*"), {"0"}, len(counted)) == "0", "a wait does not end by the tries of others"
 
 
 @given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))
