@@ -39,7 +39,7 @@ from perdure.apps import (
 from perdure.apps.publish import without_outlived_versions
 from perdure.apps.registry import AppRegistry, block_digests, discover_cards, load_apps
 from perdure.contracts.agents import PublishedAgent
-from perdure.contracts.errors import CallerError
+from perdure.contracts.errors import CallerError, UpstreamUnavailable
 from perdure.contracts.skills import DataTable
 from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.validity import OUTDATED_BY_VERSION
@@ -105,7 +105,7 @@ async def bootstrap(
     registry: AppRegistry | None = None
     if not await reach_postgres("DATABASE_OWNER_URL", is_newest(owner_url)):
         # In parallel: a first start checks every block, which takes as long as the migrations.
-        registry, _ = await asyncio.gather(_load_apps(settings), bring_up(owner_url))
+        registry, _ = await asyncio.gather(_load_apps(settings), _migrate(owner_url))
     owner = await reach_postgres("DATABASE_OWNER_URL", _connect_owner(owner_url))
     try:
         await _refuse_lost_turns(owner, lost_history, settings.open_turns_lost)
@@ -126,6 +126,14 @@ async def bootstrap(
         return Bootstrapped(tokens, skipped, issued.code, issued.expires_at, kept)
     finally:
         await owner.close()
+
+
+async def _migrate(owner_url: str) -> None:
+    """Raises: SystemExit if other sessions block the migration."""
+    try:
+        await bring_up(owner_url)
+    except UpstreamUnavailable as error:
+        raise SystemExit(error.message) from None
 
 
 async def _connect_owner(url: str) -> Database:

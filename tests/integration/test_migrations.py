@@ -7,7 +7,9 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
+from perdure.contracts.errors import UpstreamUnavailable
 from perdure.core.audit import FaultKind
 from perdure.core.budgets import UsedStorage
 from perdure.store import budgets
@@ -83,6 +85,33 @@ async def test_the_api_of_the_release_before_finds_all_its_columns_until_it_is_r
         await bring_up(empty_urls.owner)
         assert ("setup_codes", "wrong_tries", "integer", "NO") in before
         assert before <= {tuple(row) for row in await owner.fetch(columns)}
+
+
+async def test_requests_go_on_while_a_long_lock_of_another_session_blocks_a_migration(
+    empty_urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(upgrade, empty_urls.owner, "0041")
+    for name, value in (("LOCK_SECONDS", 0.2), ("PAUSE_SECONDS", 0.3), ("MAX_TRIES", 2)):
+        monkeypatch.setattr(f"perdure.store.migrations.{name}", value)
+    async with as_owner(empty_urls.owner, "local") as dump, as_owner(empty_urls.app, "local") as app:
+        await dump.execute("SET application_name = 'pg_dump'; BEGIN; LOCK TABLE turns IN ACCESS SHARE MODE")
+        with capture_logs() as said, pytest.raises(UpstreamUnavailable) as blocked:
+            await bring_up(empty_urls.owner)
+        (line,) = (line for line in said if line["event"] == "migration_waits")
+        holder = f"pg_dump (PID {dump.get_server_pid()}, 1 tables)"
+        assert blocked.value.code == "migration_blocked"
+        assert holder in line["for_locks_of"] and holder in blocked.value.details["holders"]  # type: ignore[operator]
+        assert not await is_newest(empty_urls.owner)
+        monkeypatch.setattr("perdure.store.migrations.MAX_TRIES", 600)
+        migration = asyncio.create_task(bring_up(empty_urls.owner))
+        for _ in range(20):
+            async with asyncio.timeout(20):
+                assert await app.fetchval("SELECT count(*) FROM turns") == 0
+            await asyncio.sleep(0.05)
+        assert not migration.done()
+        await dump.execute("ROLLBACK")
+        await migration
+    assert await is_newest(empty_urls.owner)
 
 
 BEGUN = (

@@ -9,11 +9,30 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
+import structlog
+
+from perdure.contracts.errors import UpstreamUnavailable
 
 NEWEST = "0045"
 """The revision that this program requires. Tests check that it is the last one in `versions/`."""
 LOCK = 7_236_110
 """The number of Perdure's advisory lock, which prevents two starts from migrating at the same time."""
+LOCK_SECONDS = 3.0
+"""Maximum time that a migration waits for one lock. All requests that need the table queue behind it meanwhile."""
+MAX_TRIES = 30
+PAUSE_SECONDS = 7.0
+"""Time between two tries, for the requests that queued."""
+_CONTENDED = frozenset({"55P03", "40P01"})
+"""SQLSTATEs of a lock that was not granted in time, and of a deadlock with requests."""
+_HOLDERS = """
+SELECT a.pid, coalesce(nullif(a.application_name, ''), a.usename, 'unknown') AS name,
+  count(DISTINCT l.relation)::int AS tables
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_class c ON c.oid = l.relation
+WHERE l.granted AND l.pid <> pg_backend_pid() AND c.relnamespace = to_regnamespace('perdure') AND c.relkind = 'r'
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+GROUP BY 1, 2 ORDER BY 3 DESC, 1 LIMIT 3
+"""
+_log = structlog.get_logger(__name__)
 _ALEMBIC = (
     "CREATE TABLE public.alembic_version (version_num varchar(32) NOT NULL, "
     "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
@@ -46,7 +65,8 @@ async def _version(connection: asyncpg.Connection) -> str | None:
 async def bring_up(owner_url: str) -> None:
     """Migrates a database to the newest version; it can be empty.
 
-    Raises: errors of asyncpg, SQLAlchemy and psycopg.
+    Raises: UpstreamUnavailable `migration_blocked` if other sessions hold locks for minutes; errors of asyncpg,
+    SQLAlchemy and psycopg.
     """
     connection = await _connect(owner_url)
     try:
@@ -62,11 +82,50 @@ async def bring_up(owner_url: str) -> None:
                 return
     finally:
         await connection.close()
-    await asyncio.to_thread(upgrade, owner_url)
+    await _upgrade_between_requests(owner_url)
+
+
+async def _upgrade_between_requests(owner_url: str) -> None:
+    """Migrates in short tries. Without them, a session that keeps its locks for long, such as pg_dump, would block the
+    migration, and the migration all requests."""
+    for number in range(1, MAX_TRIES + 1):
+        try:
+            return await asyncio.to_thread(upgrade, owner_url)
+        except Exception as error:
+            if getattr(getattr(error, "orig", error), "sqlstate", None) not in _CONTENDED:
+                raise
+        holders = await _lock_holders(owner_url)
+        if number < MAX_TRIES:
+            _log.warning(
+                "migration_waits",
+                for_locks_of=holders,
+                tried=number,
+                of=MAX_TRIES,
+                retry_in_seconds=PAUSE_SECONDS,
+                way_out="wait, or end these sessions; requests are served between the tries",
+            )
+            await asyncio.sleep(PAUSE_SECONDS)
+    raise UpstreamUnavailable(
+        "migration_blocked",
+        f"The database was not migrated, because other sessions held locks for {MAX_TRIES} tries: "
+        f"{'; '.join(holders) or 'they have ended since'}. Nothing was changed; start again when they have ended, or end "
+        "them with `SELECT pg_terminate_backend(PID)`",
+        {"holders": holders},
+    )
+
+
+async def _lock_holders(owner_url: str) -> list[str]:
+    """Describes the sessions that hold locks on most tables."""
+    connection = await _connect(owner_url)
+    try:
+        rows = await connection.fetch(_HOLDERS)
+    finally:
+        await connection.close()
+    return [f"{row['name']} (PID {row['pid']}, {row['tables']} tables)" for row in rows]
 
 
 def upgrade(owner_url: str, to: str = "head") -> None:
-    """Migrates the schema to the newest version, or to an earlier one that is not reached yet.
+    """Migrates the schema to the newest version, or to an earlier one that is not reached yet. It tries once.
 
     Raises: errors of SQLAlchemy and psycopg.
     """
