@@ -250,6 +250,9 @@ def show_deployment(deployment: DeploymentStatus) -> None:
     if deployment.stuck_turns:
         stuck = [(each.turn_id, each.failures, each.since, each.message) for each in deployment.stuck_turns]
         table(("turn that does not continue", "failures", "since", "failure"), stuck, "")
+    if not deployment.is_workload_known:
+        say("Open turns: unknown, because Postgres cannot be read")
+        return
     open_turns = ", ".join(f"{item.count} {item.status.replace('_', ' ')}" for item in deployment.turns)
     say(f"Open turns: {open_turns or 'none'}")
 
@@ -257,5 +260,5 @@ def show_deployment(deployment: DeploymentStatus) -> None:
 def deployment_json(deployment: DeploymentStatus) -> dict[str, Any]:
     """Returns the status as JSON."""
     fields = deployment.model_dump(mode="json")
-    names = ("is_operator", "queues", "mcp_servers", "turns", "stuck_turns", "oldest_approval")
+    names = ("is_operator", "is_workload_known", "queues", "mcp_servers", "turns", "stuck_turns", "oldest_approval")
     return {name: fields[name] for name in names}

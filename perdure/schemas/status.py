@@ -73,6 +73,8 @@ class DeploymentStatus(Answer):
     is_operator: bool = True
     """True if this is the operator's answer. A tenant's reviewer or administrator gets no queues, MCP servers or links.
     For a part, they see only whether it is available."""
+    is_workload_known: bool = True
+    """False if Postgres could not be read. `turns`, `stuck_turns` and `oldest_approval` are then empty."""
     parts: list[PartState] = []
     queues: list[QueueState] = []
     """Empty if Temporal is unavailable."""

@@ -34,6 +34,7 @@ from tests.conftest import Person, Urls, as_owner
 from tests.doubles.tcp_link import TcpLink
 from tests.eventually import until
 from tests.integration.conftest import Api, Caller, serving
+from tests.integration.test_api_access import operator
 from tests.integration.test_api_turns import conversation, refusal
 from tests.integration.test_sse_resume import reading
 from tests.integration.turn_writer import Sent, TurnWriter, text_of
@@ -261,6 +262,29 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(linke
             return (await client.get("/readyz")).status_code == 200
 
         await until(is_ready, 3)
+
+
+@pytest.mark.parametrize("fault", ["cut", "stalled"])
+async def test_an_operator_gets_the_status_without_postgres_and_without_the_workload(
+    linked_api: LinkedApi, fault: str
+) -> None:
+    async with operator(linked_api.api) as client:
+        assert (await client.get("/v1/status")).json()["is_workload_known"] is True
+        if fault == "stalled":
+            linked_api.postgres.stall()
+        else:
+            await linked_api.postgres.cut()
+        answer = await client.get("/v1/status")
+        await linked_api.postgres.cut()
+        await linked_api.postgres.mend()
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        parts = {each["name"]: each for each in found["parts"]}
+        assert parts["postgres"]["fault"] and not parts["valkey"]["fault"]
+        assert parts["relay"]["note"] and not parts["relay"]["fault"], "it was not checked"
+        assert (found["is_workload_known"], found["well"], found["turns"]) == (False, False, [])
+        assert found["queues"]
+        assert (await client.get("/v1/status")).json()["is_workload_known"] is True
 
 
 @pytest.mark.timed

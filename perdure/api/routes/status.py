@@ -1,6 +1,7 @@
 """State of the deployment: its services, its task queues and their workers, and the tenant's open turns."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +13,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from temporalio.service import RPCError
 
 from perdure.api.auth import CallerOrOperator, Operator, Principal, ServicesDep
-from perdure.api.health import CHECK_SECONDS, REQUIRED_PARTS
+from perdure.api.errors import PART_ERRORS, log_outage, outage_code
+from perdure.api.health import CHECK_SECONDS, REQUIRED_PARTS, PartHealth
 from perdure.api.services import Services
 from perdure.contracts.errors import CallerError
 from perdure.contracts.ids import turn_workflow_id
@@ -23,6 +25,7 @@ from perdure.temporal.status import QueueState, describe_queues
 status_router = APIRouter(prefix="/v1", tags=["status"])
 UNAVAILABLE = "unavailable"
 """The only text that a tenant receives about a fault of the deployment."""
+_UNKNOWN_WORKLOAD = Workload([], [], None, 0, 0)
 
 
 @status_router.get("/status")
@@ -35,6 +38,9 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
     Operators see what concerns all tenants: workers and backlog by queue, MCP servers, the cause of each failure,
     hanging programs (`processes`) and the Temporal Web UI. `is_operator` distinguishes the two answers. An operator
     token belongs to no tenant, so its `turns`, `stuck_turns` and `oldest_approval` are empty.
+
+    If Postgres cannot be read, an operator token still gets an answer: `is_workload_known` is false, the turns and the
+    approval are missing, and the relay was not checked.
     """
     _check_reader(caller)
     tenant_id = caller.tenant_id if caller is not None else services.signing_in.tenant
@@ -45,11 +51,8 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
         _read_workload(services, tenant_id),
     )
     is_operator = caller is None or caller.is_operator
-    relay = relay_fault(workload.relay_sessions, workload.overdue)
-    faults = {**{name: part.fault for name, part in parts.items()}, "relay": relay}
-    if is_operator and workload.stuck:
-        faults["turns"] = stuck_fault(len(workload.stuck))
-    notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
+    faults, notes = _faults_and_notes(parts, workload, is_operator=is_operator)
+    workload, is_known = workload or _UNKNOWN_WORKLOAD, workload is not None
     queue_bodies = [_queue_body(services, caller, item) for item in queues]
     queue_faults, server_faults = [item["fault"] for item in queue_bodies], [item.fault for item in servers]
     all_parts = [{"name": name, "fault": fault, **notes.get(name, {})} for name, fault in faults.items()]
@@ -57,7 +60,8 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
     return {
         "at": datetime.now(UTC),
         "is_operator": is_operator,
-        "well": not any((*faults.values(), *queue_faults, *server_faults, workload.stuck)),
+        "well": is_known and not any((*faults.values(), *queue_faults, *server_faults, workload.stuck)),
+        "is_workload_known": is_known,
         "parts": all_parts if is_operator else _parts_of_tenant(faults, queue_faults, server_faults),
         "queues": queue_bodies if is_operator else [],
         "mcp_servers": [asdict(item) for item in servers] if is_operator else [],
@@ -66,6 +70,20 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
         "oldest_approval": workload.oldest_approval if caller is not None else None,
         "links": links,
     }
+
+
+def _faults_and_notes(
+    parts: Mapping[str, PartHealth], workload: Workload | None, *, is_operator: bool
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Returns the faults by part, and the notes of the parts that have one. Without a workload, the relay is unknown."""
+    faults = {name: part.fault for name, part in parts.items()}
+    notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
+    if workload is None:
+        return faults | {"relay": ""}, notes | {"relay": {"note": "not checked, because Postgres cannot be read"}}
+    faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
+    if is_operator and workload.stuck:
+        faults["turns"] = stuck_fault(len(workload.stuck))
+    return faults, notes
 
 
 def _check_reader(caller: Principal | None) -> None:
@@ -96,9 +114,16 @@ async def _read_queues(services: Services) -> list[QueueState]:
         return []
 
 
-async def _read_workload(services: Services, tenant_id: str) -> Workload:
-    async with services.db.transaction(tenant_id) as tx:
-        return await workload_of(tx)
+async def _read_workload(services: Services, tenant_id: str) -> Workload | None:
+    """Returns the tenant's work, or None if Postgres cannot be read: an operator needs the other parts most then."""
+    try:
+        async with asyncio.timeout(2 * CHECK_SECONDS), services.db.transaction(tenant_id) as tx:
+            return await workload_of(tx)
+    except PART_ERRORS as error:
+        if not outage_code(error):
+            raise
+        log_outage(error, "/v1/status")
+        return None
 
 
 def _queue_body(services: Services, caller: Principal | None, queue: QueueState) -> dict[str, Any]:

@@ -70,6 +70,14 @@ async def test_a_tenants_admin_sees_parts_alone(api: SpokenApi, browse: Browse) 
     assert "q-turns" not in page and "dead" not in page and "http://temporal/q" not in page
 
 
+async def test_an_unknown_workload_is_not_shown_as_none(api: SpokenApi, browse: Browse) -> None:
+    for known, callouts in ((True, 0), (False, 1)):
+        api.answers["/v1/status"] = ok(deployment(well=False, is_workload_known=known))
+        page = (await browse("/status")).text
+        section = page[page.index('id="turns"') : page.index('id="parts"')]
+        assert (section.count("callout bad"), section.count('class="quiet"')) == (callouts, 2 - 2 * callouts)
+
+
 async def test_any_status_is_shown_without_a_script_or_another_host(api: SpokenApi, browse: Browse) -> None:
     said = create_app(Settings(_env_file=None)).openapi()
     api.answers["/openapi.json"] = 200, said
