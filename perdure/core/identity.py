@@ -334,8 +334,8 @@ class WrongTries:
         seconds = ceil(left)
         return LimitReached(
             "too_many_tries",
-            f"Too many wrong setup codes came from your address or its network; retry in {seconds} s. The log of the server, and the "
-            "terminal of `perdure up`, state how to register without waiting",
+            f"Too many wrong setup codes came from your address or its network; retry in {seconds} s. The log of "
+            "the server, and the terminal of `perdure up`, state how to register without waiting",
             {"retry_after_seconds": seconds, "tries": self.number},
         )
 

@@ -75,7 +75,8 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
 def _faults_and_notes(
     parts: Mapping[str, PartHealth], workload: Workload | None, *, is_operator: bool
 ) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Returns the faults by part, and the notes of the parts that have one. Without a workload, the relay is unknown."""
+    """Returns the faults by part, and the notes of the parts that have one. The relay is unknown without a
+    workload."""
     faults = {name: part.fault for name, part in parts.items()}
     notes = {name: {"note": part.note} for name, part in parts.items() if part.note}
     if workload is None:

@@ -108,8 +108,8 @@ async def _upgrade_between_requests(owner_url: str) -> None:
     raise UpstreamUnavailable(
         "migration_blocked",
         f"The database was not migrated, because other sessions held locks for {MAX_TRIES} tries: "
-        f"{'; '.join(holders) or 'they have ended since'}. Nothing was changed; start again when they have ended, or end "
-        "them with `SELECT pg_terminate_backend(PID)`",
+        f"{'; '.join(holders) or 'they have ended since'}. Nothing was changed; start again when they have ended, or "
+        "end them with `SELECT pg_terminate_backend(PID)`",
         {"holders": holders},
     )
 
