@@ -39,8 +39,7 @@ async def status(services: ServicesDep, caller: CallerOrOperator) -> dict[str, o
     hanging programs (`processes`) and the Temporal Web UI. `is_operator` distinguishes the two answers. An operator
     token belongs to no tenant, so its `turns`, `stuck_turns` and `oldest_approval` are empty.
 
-    If Postgres cannot be read, an operator token still gets an answer: `is_workload_known` is false, the turns and the
-    approval are missing, and the relay was not checked.
+    If Postgres cannot be read, an operator token still gets an answer, with `is_workload_known: false`.
     """
     _check_reader(caller)
     tenant_id = caller.tenant_id if caller is not None else services.signing_in.tenant

@@ -45,8 +45,7 @@ from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.identity.origins import read_accounts
-from perdure.store.turns.steer import record_asker
+from perdure.store.identity.origins import read_accounts, record_asker
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""Origins of accounts: the inviter, the role giver, and the user as whom the opening client was signed in."""
+"""Origins of accounts and requests: the inviter, the role giver, the users of the opening client, and the credentials
+that asked for a turn."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from perdure.contracts.turns import TurnStatus
 from perdure.core.approvals.relations import Opening, Origin
-from perdure.core.identity import DEVICE_MARK_CHARACTERS, UNKNOWN_CREATOR, Credential
+from perdure.core.identity import DEVICE_MARK_CHARACTERS, UNKNOWN_CREATOR, Credential, SignInMethod
 from perdure.store.database import Connection
 
 _BEHIND = """
@@ -23,6 +25,11 @@ _MARKED = f"""
 SELECT id FROM users
 WHERE left(encode(sha256(convert_to(tenant_id || '/' || id, 'UTF8')), 'hex'), {DEVICE_MARK_CHARACTERS}) = ANY($1)
 ORDER BY id
+"""
+# Several credentials can ask for one turn. The one that shows least of its person counts, with the creators of all.
+_ASKED = f"""
+UPDATE turns SET asked_how = CASE WHEN asked_how = '{SignInMethod.OIDC}' THEN $2 ELSE asked_how END,
+  asked_by = asked_by || ARRAY(SELECT unnest($3::uuid[]) EXCEPT SELECT unnest(asked_by)) WHERE id = $1 RETURNING status
 """
 _WITHOUT = frozenset({UNKNOWN_CREATOR})
 
@@ -109,3 +116,9 @@ async def record_opening(
         [each for each in await with_users_behind(tx, invited_by) if each != user_id],
         invited_near,
     )
+
+
+async def record_asker(tx: Connection, turn_id: str, credential: Credential) -> TurnStatus:
+    """Records the credential of a further message, or of an answer, with those that made the turn's request. Returns
+    the turn's status. The caller holds the turn's lock."""
+    return TurnStatus(await tx.fetchval(_ASKED, turn_id, credential.how.value, credential.created_by))

@@ -23,8 +23,9 @@ from perdure.store.budgets import quota_columns
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.identity.origins import record_asker
 from perdure.store.turns.finish import finish
-from perdure.store.turns.steer import add_message, record_asker
+from perdure.store.turns.steer import add_message
 from perdure.store.turns.views import WAITS_FOR
 
 _TRIES = 5

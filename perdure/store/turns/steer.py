@@ -15,7 +15,6 @@ from perdure.contracts.events import MESSAGE_JOINED, QUEUED
 from perdure.contracts.messages import Joined, MessageRef, Role
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
 from perdure.core.budgets import tighten_limits
-from perdure.core.identity import Credential, SignInMethod
 from perdure.core.text import estimated_tokens, preview
 from perdure.store import audit
 from perdure.store.database import Connection, new_id
@@ -48,19 +47,6 @@ async def _show_to_reviewers(tx: Connection, address: TurnAddress, message_id: s
         data: dict[str, JsonValue] = {"message_id": message_id, "revision": row["revision"]}
         actor = str(row["requested_by"])
         await audit.record(tx, "approval.message_joined", str(row["id"]), data, actor=actor, turn_id=address.turn_id)
-
-
-# Several credentials can ask for one turn. The one that shows least of its person counts, with the creators of all.
-_ASKED = f"""
-UPDATE turns SET asked_how = CASE WHEN asked_how = '{SignInMethod.OIDC}' THEN $2 ELSE asked_how END,
-  asked_by = asked_by || ARRAY(SELECT unnest($3::uuid[]) EXCEPT SELECT unnest(asked_by)) WHERE id = $1 RETURNING status
-"""
-
-
-async def record_asker(tx: Connection, turn_id: str, credential: Credential) -> TurnStatus:
-    """Records the credential of a further message, or of an answer, with those that made the turn's request. Returns
-    the turn's status. The caller holds the turn's lock."""
-    return TurnStatus(await tx.fetchval(_ASKED, turn_id, credential.how.value, credential.created_by))
 
 
 async def read_joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
