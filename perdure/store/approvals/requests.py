@@ -45,7 +45,7 @@ from perdure.store import audit
 from perdure.store.database import Connection
 from perdure.store.delivery.outbox import Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.identity.origins import read_accounts, record_asker
+from perdure.store.identity.origins import read_accounts, record_requesting
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,7 +553,7 @@ async def answer_question(
     if refused is not None:
         raise refused
     await tx.execute(_ANSWER_QUESTION, request_id, payload, user_id)
-    await record_asker(tx, turn_id, asked_with)
+    await record_requesting(tx, turn_id, asked_with)
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )

@@ -23,7 +23,7 @@ from perdure.store.budgets import quota_columns
 from perdure.store.database import Connection, new_id
 from perdure.store.delivery.outbox import HEAD_START, Note, Wake, put
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.identity.origins import record_asker
+from perdure.store.identity.origins import record_requesting
 from perdure.store.turns.finish import finish
 from perdure.store.turns.steer import add_message
 from perdure.store.turns.views import WAITS_FOR
@@ -177,7 +177,7 @@ async def _lock_conversation(tx: Connection, new: NewTurn) -> tuple[str | None, 
 async def _steer_turn(tx: Connection, new: NewTurn, active: str) -> StartedTurn:
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
     message_id = await add_message(tx, address, new.message)
-    status = await record_asker(tx, active, new.asked_with)
+    status = await record_requesting(tx, active, new.asked_with)
     return StartedTurn(active, status, None, message_id, joined=True)
 
 
