@@ -14,6 +14,8 @@ from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.ids import model_call_id
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.prompts import WireMessage
+from perdure.core.agents.skills import LOAD_SKILL, cards_of_request
+from perdure.core.agents.tool_rules import tool_function
 from perdure.store.events.live import LiveTokens
 
 
@@ -38,7 +40,7 @@ async def call_model(
 ) -> ModelReply:
     """Calls the model and streams its text to the readers."""
     call_id = model_call_id(step)
-    tools = tuple(card.name for card in agent.cards)
+    tools = _offered(agent)
     request = _request(agent, messages)
     words: list[str] = []
     first_token_seconds = 0.0
@@ -69,11 +71,9 @@ def _request(agent: PublishedAgent, messages: Sequence[WireMessage]) -> Provider
     return ProviderRequest(
         model=agent.definition.model,
         messages=tuple(messages),
-        tools=tuple(
-            {
-                "type": "function",
-                "function": {"name": card.name, "description": card.description, "parameters": card.parameters},
-            }
-            for card in agent.cards
-        ),
+        tools=tuple(map(tool_function, cards_of_request(agent, _offered(agent), {}))),
     )
+
+
+def _offered(agent: PublishedAgent) -> tuple[str, ...]:
+    return (LOAD_SKILL, *(card.name for card in agent.cards))

@@ -12,7 +12,7 @@ from perdure.activities.guard import activity_guard
 from perdure.activities.tool_failures import FailureReport
 from perdure.contracts.activities import Opened, OpenRequest, PreviewKept, PreviewRequest, Verdicts, VerdictsRequest
 from perdure.contracts.agents import ToolCard
-from perdure.contracts.approvals import VerdictState
+from perdure.contracts.approvals import RequestKind, VerdictState
 from perdure.contracts.values import canonical_json
 from perdure.core.calls.ledger import STOPPED_OR_ENDED
 from perdure.core.memory.facts import FAILED_RESOLVES
@@ -58,8 +58,12 @@ class ApprovalActivities:
         """
         async with activity_guard():
             async with self._deps.db.transaction(request.address.tenant_id) as tx:
+                checkpoints = {each.request_id for each in request.requests if each.kind is RequestKind.CHECKPOINT}
+                if checkpoints:
+                    await working_memory.lock_writes(tx, request.address.conversation_id, request.address.turn_id)
                 verdicts = await read_verdicts(tx, request)
-                if any(each.state not in _UNDECIDED for each in verdicts.verdicts):  # as in the graph's state
+                decided = {each.request_id for each in verdicts.verdicts if each.state not in _UNDECIDED}
+                if decided & checkpoints:  # The graph resets its own count too.
                     await working_memory.remove(tx, request.address.conversation_id, [FAILED_RESOLVES])
             self._deps.live.wake(request.address.conversation_id)
         return verdicts

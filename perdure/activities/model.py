@@ -35,7 +35,6 @@ from perdure.contracts.approvals import RepeatRefused
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
-from perdure.contracts.ids import step_of
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.models import has_other_key
 from perdure.core.agents.skill_markers import MarkerFilter
@@ -223,7 +222,7 @@ class ModelActivities:
         unread = received.complete is not None and received.complete.has_unread_calls
         plans = CallPlans(())
         if drafts:
-            refused = await self._refused_calls(call, agent)
+            refused = await self._refused_calls(call, agent) if claimed.has_requests else {}
             plans = await asyncio.to_thread(plan_calls, call, asked, drafts, sent, has_unread=unread, refused=refused)
         stated, params = agent.definition.on_length, begun.request.params
         ending = received.ending(call, length_rule(stated, params))
@@ -235,8 +234,7 @@ class ModelActivities:
 
     async def _refused_calls(self, call: ModelCall, agent: PublishedAgent) -> RefusedCalls:
         """Returns the calls of the turn that are answered with their refusal, if its agent does not ask again."""
-        is_first = step_of(call.call_id) <= 1
-        if is_first or agent.definition.approvals.repeat_refused is RepeatRefused.ASK:
+        if agent.definition.approvals.repeat_refused is RepeatRefused.ASK:
             return {}
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             return await refused_calls(tx, call.address.turn_id)

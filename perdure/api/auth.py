@@ -320,7 +320,7 @@ async def subject_of_query(
     if not is_subject(on_behalf_of):
         raise CallerError("subject_invalid", "`on_behalf_of` is blank, too long, or not printable", status=422)
     async with services.db.transaction(caller.tenant_id) as tx:
-        if request.method != "GET":
+        if request.method != "GET" and not request.url.path.endswith("/search"):
             found = await subjects.ensure_subject(tx, caller.user_id, caller.name, on_behalf_of, "")
         else:
             unused = Subject(new_id(), "", "", is_open=True)

@@ -390,6 +390,18 @@ def subject_name(gateway: str, subject: str) -> str:
     return f"{gateway}:{readable}~{sha256_hex(subject)[:16]}"
 
 
+def require_separate_gateway(roles: Collection[str]) -> None:
+    """Raises: CallerError 422 `roles_conflict` for an administrator that is a gateway. It could create the token of a
+    reviewer, and decide on the requests of its subjects with it."""
+    if GATEWAY in roles and "admin" in roles:
+        raise CallerError(
+            "roles_conflict",
+            "A user cannot have both roles gateway and admin; use another user for the gateway",
+            {"roles": sorted(roles)},
+            status=422,
+        )
+
+
 def gateway_refusal() -> CallerError:
     """Returns the error for a decision that a gateway sends. It cannot prove that a person has made it."""
     return CallerError(

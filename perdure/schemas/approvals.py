@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from perdure.schemas.base import Answer
 
@@ -181,8 +181,9 @@ class Approval(Answer):
     messages_since: list[MessageSince] = []
     """The requester's messages that the model had not received when the request was opened, or that joined since. The
     newest is last, and at most 20 are returned. A brief list has only the beginning of the newest."""
-    revision: int = 1
-    """Grows with each such message. A decision names the revision that the reviewer has seen."""
+    revision: Annotated[int, BeforeValidator(lambda value: value if isinstance(value, int) else 1)] = 1
+    """Grows with each such message. A decision names the revision that the reviewer has seen. A server of the release
+    before has another value here."""
     requested_by: str = ""
     requested_at: datetime | None = None
     expires_at: datetime | None = None

@@ -18,7 +18,7 @@ from tests.integration.conftest import Api, Caller
 from tests.integration.test_api_approvals import final_turn
 from tests.integration.test_api_turns import code, pages, refusal
 
-GATEWAYS = {"portal": ("gateway",), "kiosk": ("gateway",), "chief": ("requester", "reviewer", "admin", "gateway")}
+GATEWAYS = {"portal": ("gateway",), "kiosk": ("gateway",), "chief": ("requester", "reviewer", "gateway")}
 ANNA = {"subject": "anna@example.org", "name": "Anna"}
 BERT = {"subject": "bert@example.org", "name": "Bert"}
 PAUSES = "Refund order 1042"
@@ -187,7 +187,7 @@ async def test_only_a_gateway_can_name_a_subject_and_only_as_a_requester(
 
 
 async def test_a_gateway_decides_nothing_for_itself_or_a_subject_with_any_other_role(
-    api: Api, callers: dict[str, Person], owned: dict[str, dict[str, str]], reviewer: Caller
+    api: Api, callers: dict[str, Person], owned: dict[str, dict[str, str]], reviewer: Caller, admin: Caller
 ) -> None:
     for name in ("anna", "portal", "chief"):
         approval, turn = owned["anna"]["approval"], owned["anna"]["turn"]
@@ -214,6 +214,9 @@ async def test_a_gateway_decides_nothing_for_itself_or_a_subject_with_any_other_
     async with api.db.transaction("local") as tx:  # also if a route forgot it
         for row in await tx.fetch("SELECT id::text, roles FROM users WHERE name = 'chief' OR gateway_id IS NOT NULL"):
             assert (await with_delegations(tx, Decider(row["id"], frozenset(row["roles"])))).roles == frozenset()
+    answer = await admin.post("/v1/users", json={"name": "both", "roles": ["admin", "gateway"]})
+    assert refusal(answer) == refusal(await admin.post("/v1/users/chief/roles", json={"roles": ["gateway", "admin"]}))
+    assert refusal(answer) == (422, "roles_conflict"), "it could mint a reviewer's token"
     decisions = (await reviewer.get(f"/v1/approvals/{approval}")).json()["allowed_decisions"]
     assert "approve" in decisions
 

@@ -114,9 +114,8 @@ async def test_a_window_starts_in_steps_and_reads_only_what_it_sends(
 ) -> None:
     address = await long_conversation(harness, 201)
     call, window, starts = await harness.model_call(address), Window(policy, budget), list[int]()
-    size_of_past = (
-        f"SELECT ({model_calls.PAST_OF_TURN}) FROM (SELECT $1::uuid, $2::bigint) t (conversation_id, through_seq)"
-    )
+    turn = "(SELECT $1::uuid AS conversation_id, $2::bigint AS through_seq, NULL::uuid AS id) t"
+    size_of_past = f"SELECT ({model_calls.PAST_OF_TURN}) FROM {turn}"
     monkeypatch.setattr(context, "_stored", stored := Mock(side_effect=context._stored))
     async with harness.db.transaction("local") as tx:
         for through in (each for each in range(60, 202) if each % 4 != 3):  # a turn ends with no open call

@@ -141,7 +141,7 @@ async def test_an_acknowledged_gate_is_not_mistaken_for_the_open_one(new_turn: N
 
 async def test_the_tenth_round_is_newer_than_the_second(new_turn: NewTurn) -> None:
     """Ids are numbers in words: as words t10.0 comes before t9.0."""
-    rounds = [line(("pay", {}), text=f"round {number}") for number in range(1, 11)]
+    rounds = [line(("pay", {"amount": number}), text=f"round {number}") for number in range(1, 11)]
     turn = await new_turn(*rounds)
     run, _ = await paused(turn, "pay")
     for step in range(1, 11):

@@ -205,17 +205,20 @@ async def refusals_of(tx: Connection, turn_ids: Collection[str]) -> dict[str, li
 _LAST_REQUESTS = """
 SELECT DISTINCT ON (c.tool, c.tool_version, c.digest) c.tool, c.tool_version, c.digest, a.id, a.status, a.decision,
   a.withdrawal, EXISTS (SELECT FROM messages m WHERE m.turn_id = $1 AND m.joins <> ''
-    AND m.created_at > coalesce(a.closed_at, a.decided_at)) AS asked_since
+    AND m.created_at > a.requested_at AND m.id <> ALL(a.joined_messages)) AS asked_since
 FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id
-WHERE a.turn_id = $1 AND a.kind = 'approval' ORDER BY c.tool, c.tool_version, c.digest, a.requested_at DESC
+WHERE a.turn_id = $1 AND a.kind = 'approval' 
+ORDER BY c.tool, c.tool_version, c.digest, a.requested_at DESC, a.status = ANY($2)
 """
+"""The newest request of each call. Of several in one round, one that was not refused counts. A message counts since the
+refusal if the reviewer did not have it."""
 
 
 async def refused_calls(tx: Connection, turn_id: str) -> RefusedCalls:
     """Returns the answer of each call of the turn whose last request was refused. A call is left out if its turn has
     received a message of the requester since the refusal, because the requester may want it now."""
     refused: RefusedCalls = {}
-    for row in await tx.fetch(_LAST_REQUESTS, turn_id):
+    for row in await tx.fetch(_LAST_REQUESTS, turn_id, list(DENIED_STATUSES)):
         if row["status"] in DENIED_STATUSES and not row["asked_since"]:
             message = f"{denial_reason(row['status'])}; {_REPEATED}"
             answer: dict[str, JsonValue] = {"status": "denied", "message": message}

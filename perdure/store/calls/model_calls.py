@@ -30,6 +30,8 @@ class PastMessages:
     tokens: int = 0
     first_user: int = 0
     """The `seq` of the first user message; 0 if there is none."""
+    has_requests: bool = False
+    """True if another turn has requested an approval or a review."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class ModelClaim:
     reply: ModelReply | None = None
     past: PastMessages = field(default_factory=PastMessages)
     """The conversation before the turn."""
+    has_requests: bool = False
+    """True if the turn has requested an approval or a review."""
     system_prompt: str | None = None
     memory_text: str | None = None
     persona: str = ""
@@ -77,7 +81,8 @@ class ModelClaim:
 
 PAST_OF_TURN = """
 SELECT jsonb_build_object('through_seq', t.through_seq, 'messages', count(*), 'tokens', coalesce(sum(p.tokens), 0),
-  'first_user', coalesce(min(p.seq) FILTER (WHERE p.role = 'user'), 0))
+  'first_user', coalesce(min(p.seq) FILTER (WHERE p.role = 'user'), 0), 'has_requests',
+  EXISTS (SELECT FROM approvals a WHERE a.conversation_id = t.conversation_id AND a.turn_id <> t.id))
 FROM messages p WHERE p.conversation_id = t.conversation_id AND p.seq <= t.through_seq AND p.in_transcript
 """
 """A subselect of the fields of `PastMessages` for the turn `t`."""
@@ -95,7 +100,7 @@ SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopp
     SELECT coalesce(nullif(v.body #> '{{definition,day_limits}}', 'null'), '{{}}') FROM agent_versions v
     WHERE (v.tenant_id, v.agent_id, v.version) = (a.tenant_id, a.agent_id, a.version)) END
   FROM agents a WHERE a.agent_id = t.agent_id LIMIT 1) AS published_limits,
-  ({PAST_OF_TURN}) AS past
+  EXISTS (SELECT FROM approvals r WHERE r.turn_id = t.id) AS has_requests, ({PAST_OF_TURN}) AS past
 FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
 """
 
@@ -144,6 +149,7 @@ def _granted_claim(
         epoch=held.epoch + 1 if held else 1,
         errors=row["errors"] or 0,
         past=PastMessages(**row["past"]),
+        has_requests=row["has_requests"],
         system_prompt=row["system_prompt"],
         memory_text=row["memory_text"],
         persona=row["persona"] or "",

@@ -11,7 +11,14 @@ from perdure.contracts.errors import CallerError
 from perdure.contracts.values import sha256_hex
 from perdure.core.approvals.relations import Opening
 from perdure.core.audit import Keyring, name_text
-from perdure.core.identity import OWN_CREDENTIAL, Credential, SignInMethod, display_name_from, name_from
+from perdure.core.identity import (
+    OWN_CREDENTIAL,
+    Credential,
+    SignInMethod,
+    display_name_from,
+    name_from,
+    require_separate_gateway,
+)
 from perdure.store import audit
 from perdure.store.database import Connection, new_id, signer_of
 from perdure.store.identity import origins, sign_in
@@ -62,8 +69,9 @@ async def add_user(
 ) -> User:
     """Adds a user. At a registration, `actor` must be None. `credential` is what the actor signed in with.
 
-    Raises: CallerError 409 `user_exists`, `name_erased`.
+    Raises: CallerError 409 `user_exists`, `name_erased`; 422 `roles_conflict`.
     """
+    require_separate_gateway(roles)
     user = User(new_id(), name, display_name or name, roles)
     try:
         await tx.execute(
@@ -92,8 +100,9 @@ async def set_roles(
     """Sets exactly these roles for a user. `credential` is what the actor signed in with.
 
     Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would remove their own admin role,
-    `user_of_gateway`.
+    `user_of_gateway`; 422 `roles_conflict`.
     """
+    require_separate_gateway(roles)
     await refuse_subject(tx, name)
     row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
     user = _require_user(row)
@@ -246,7 +255,7 @@ async def change_member(
     Accounts are closed and reopened, never deleted.
 
     Raises: CallerError 404 `user_not_found`; 409 `own_account` if administrators would close their account or remove
-    their admin role, `user_of_gateway`.
+    their admin role, `user_of_gateway`; 422 `roles_conflict`.
     """
     member = await get_member(tx, name)
     if member.id == actor and active is False:

@@ -13,7 +13,7 @@ import structlog
 
 from perdure.contracts.errors import UpstreamUnavailable
 
-NEWEST = "0045"
+NEWEST = "0046"
 """The revision that this program requires. Tests check that it is the last one in `versions/`."""
 LOCK = 7_236_110
 """The number of Perdure's advisory lock, which prevents two starts from migrating at the same time."""

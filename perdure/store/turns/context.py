@@ -448,7 +448,8 @@ async def prompt_messages(
     if call.ask.output is not None:
         windowed[len(earlier) :] = [replace(message, tokens=0) for message in windowed[len(earlier) :]]
     kept = select_messages(windowed, halve_window(windowed, policy) if window.compacted else policy)
-    not_approved = await _refused_results(tx, [earlier[index] for index in kept if index < len(earlier)])
+    sent = [earlier[index] for index in kept if index < len(earlier)]
+    not_approved = await _refused_results(tx, sent) if past.has_requests else {}
     messages = []
     for index in kept:
         message = all_messages[index]
