@@ -286,9 +286,9 @@ def _first_problem(error: PerdureError, model: str, fallback_model: str) -> dict
 
 def _new_accumulator(begun: BegunCall, agent: PublishedAgent) -> StreamAccumulator:
     """Returns the state of an attempt at the moment of its request."""
-    marks = begun.call.ask.skill_marks
+    known = frozenset(skill.id for skill in agent.definition.skills)
     return StreamAccumulator(
-        markers=MarkerFilter(frozenset(skill.id for skill in agent.definition.skills)) if marks else None,
+        markers=MarkerFilter(known) if known and begun.call.ask.skill_marks else None,
         turn_seconds=time.monotonic() - begun.turn_began,
         assembly=begun.assembly,
         before=begun.before,

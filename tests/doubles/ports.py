@@ -108,7 +108,7 @@ class FakeModel:
             return ModelReply(value=value, fault=read.fault or "", usage=says.usage)
         before = next((each for each in turn.made if each.id and each.id == ask.continues), None)
         said, selected = says.text, extract_groups(ask.extract_pattern, says.text)
-        if ask.skill_marks:
+        if ask.skill_marks and turn.skill_ids:
             said, selected = without_markers(said, turn.skill_ids), selected_skills(said, turn.skill_ids)
         text = (before.text if before else "") + said
         ending = ending_of(says.ends, turn.on_length, may_continue=ask.may_continue, has_text=bool(text))

@@ -3,7 +3,8 @@
 Case, spaces and brackets do not matter: `[skill_select: tea]`, `**Load_Skill:** tea`, `load_skill("tea")` and a marker
 in a code fence of its own are markers too. No reader sees a marker, or a part of one. A marker that the text negates
 ("I will not LOAD_SKILL: tea") selects nothing, but is not shown either. The names in small letters or with a space
-occur in prose, so those are markers only with the id of a skill that the agent has.
+occur in prose, so those are markers only with the id of a skill that the agent has. Another id is one only directly after
+the colon of a name in capitals. In doubt a marker loads its skill: a load costs one text, a miss costs the answer.
 """
 
 import re
@@ -18,7 +19,7 @@ _LIKE: Final = "`*\"'"
 _FLAGS: Final = re.IGNORECASE | re.ASCII
 _MARKER: Final = re.compile(
     r"(?P<space>[ \t\n]{0,8})(?P<fence>```[a-z]{0,12}[ \t]{0,2}\n[ \t]{0,4})?(?P<open>[\[({<`*\"']{0,4})"
-    r"(?P<name>skill[_ -]select|load[_ -]skill)(?P<before>[ \t`*\"'\])}>]{0,8}[:=(\[<{][ \t`*\"'\[({<]{0,8}"
+    r"(?<![a-z0-9_])(?P<name>skill[_ -]select|load[_ -]skill)(?P<before>[ \t`*\"'\])}>]{0,8}[:=(\[<{][ \t`*\"'\[({<]{0,8}"
     rf"(?:skill(?:_id)?[ ]?[:=][ ]?[\"'`]?)?)(?P<id>{_ID})(?P<close>[\])}}>`*\"']{{0,8}})"
     r"(?P<end>[ \t]{0,4}\n[ \t]{0,4}```)?",
     _FLAGS,
@@ -43,7 +44,7 @@ _REST: Final = _prefixes(
     f"(?:{_ID})?", r"[\])}>`*\"']{0,8}", r"[ \t]{0,4}", r"\n", r"[ \t]{0,4}", "`", "`", "`",
 )  # fmt: skip
 _BEGUN: Final = "|".join(
-    f"{letters[0]}{_prefixes(*letters[1:-1], letters[-1] + _REST)}"
+    f"(?<![a-z0-9_]){letters[0]}{_prefixes(*letters[1:-1], letters[-1] + _REST)}"
     for letters in (_letters("skill select"), _letters("load skill"))
 )
 _HELD: Final = re.compile(
@@ -52,17 +53,25 @@ _HELD: Final = re.compile(
     _FLAGS,
 )
 """A text that more text can make a marker, or a part of one."""
-_CUT: Final = re.compile(r"(?:skill[_ -]select|load[_ -]skill)[ \t`*\"'\])}>]{0,8}[:=(\[<{]", _FLAGS)
-_CLAUSE: Final = re.compile(r"[.!?;:\n]|\b(?:but|so|therefore|then)\b|,(?=\s*(?:I|we|let|now|first|please|$))", _FLAGS)
+_UNKNOWN: Final = re.compile(r"[`*\"'\])}>]*:[`*\"'\[({<]*")
+"""What is between the name and an id that the agent does not have."""
+_CUT: Final = re.compile(r"(?<![A-Za-z0-9_])(?:SKILL_SELECT|LOAD_SKILL)[`*\"'\])}>]{0,8}:")
+_CLAUSE: Final = re.compile(
+    r"[.!?;:,\n()\[\]{}<>\u2013\u2014\u2192]|(?:^|\s)-+(?=\s|$)|\b(?:and|but|so|therefore|then)\b", re.IGNORECASE
+)
 _NEGATION: Final = re.compile(
     r"\b(?:not|never|no|cannot|without|avoid|avoiding|refuse|skip|instead of|rather than|nor|neither)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
 _NEGATED_AFTER: Final = re.compile(
-    r"[\s`*\"')\]]{0,8}(?:(?:is|was|are|would be|will be|does|do|should|must|can)[ ]?)?"
-    r"(?:not|n['\u2019]t|never|unnecessary)\b",
+    r"[ \t`*\"')\]]{0,8}(?:(?:is|was|are|would be|will be|does|do|should|must|can)[ ]?)?"
+    r"(?:(?:not|n['\u2019]t|never)[ ](?:really[ ])?(?:be|need\w*|necessary|requir\w+|us\w+|relevant|appl\w+|help\w*)"
+    r"|unnecessary)\b",
     re.IGNORECASE,
 )
+"""A negation on the line of the marker that is about the skill. `is not loaded yet` is none."""
+_NEGATED_DIRECTLY: Final = re.compile(rf"(?:{_NEGATION.pattern})[ \t]*\Z", re.IGNORECASE)
+"""A negation whose object is a marker in brackets."""
 _CONTEXT: Final = 200
 """Characters before a marker in which a negation is searched."""
 MAX_SELECTED: Final = 20
@@ -106,7 +115,8 @@ def _find_all(text: str, known: Collection[str]) -> Iterator[_Found]:
 def _accept(match: re.Match[str], known: Collection[str]) -> _Found | None:
     """Returns the marker without brackets that it does not close, or None if it is prose."""
     skill_id = match["id"].lower().replace("-", "_").strip("_")
-    if match["name"].upper() != "SKILL_SELECT" and match["name"] != "LOAD_SKILL" and skill_id not in known:
+    in_capitals = match["name"] in ("SKILL_SELECT", "LOAD_SKILL")
+    if skill_id not in known and not (in_capitals and _UNKNOWN.fullmatch(match["before"])):
         return None
     stack, kept = _still_open(match["open"], match["before"])
     closed = 0
@@ -139,10 +149,16 @@ def _closing(character: str) -> str:
 
 
 def _is_negated(text: str, marker: _Found) -> bool:
-    """Returns whether the clause around the marker negates it."""
+    """Returns whether the clause around the marker negates it. Two negations ("I cannot answer without") are none."""
     before = text[max(0, marker.start - _CONTEXT) : marker.start]
-    clause = _CLAUSE.split(before.rstrip(" \t`*\"'([{<"))[-1]
-    return bool(_NEGATION.search(clause) or _NEGATED_AFTER.match(text, marker.end))
+    outside = before.rstrip(" \t`*\"'([{<")
+    is_apart = text[marker.start : marker.start + 4].lstrip("`*\"'")[:1] in tuple(_OPEN) or any(
+        each in _OPEN for each in before[len(outside) :]
+    )
+    if _NEGATED_AFTER.match(text, marker.end):
+        return True
+    clause = _CLAUSE.split(outside)[-1]
+    return len(_NEGATION.findall(clause)) % 2 == 1 and (not is_apart or bool(_NEGATED_DIRECTLY.search(clause)))
 
 
 @dataclass(slots=True)
@@ -152,6 +168,8 @@ class MarkerFilter:
 
     known: frozenset[str]
     _buffer: str = ""
+    _before: str = ""
+    """The character before the buffer."""
     _shown: str = ""
     """The end of the text so far, in which a marker could have begun."""
     _gap: str | None = None
@@ -164,29 +182,28 @@ class MarkerFilter:
 
     def rest(self) -> str:
         """Returns what is held back when the text ends here. Changes nothing."""
-        other = MarkerFilter(self.known, self._buffer, self._shown, self._gap)
+        other = MarkerFilter(self.known, self._buffer, self._before, self._shown, self._gap)
         return other._take(ended=True)
 
     def _take(self, *, ended: bool) -> str:
         shown: list[str] = []
-        position = 0
+        text, position = self._before + self._buffer, len(self._before)
         while True:
-            match = _MARKER.search(self._buffer, position)
-            if match is None or not (ended or _HELD.match(self._buffer, match.start()) is None):
+            match = _MARKER.search(text, position)
+            if match is None or not (ended or _HELD.match(text, match.start()) is None):
                 break
             found = _accept(match, self.known)
             if found is None:
-                shown.append(self._show(self._buffer[position : match.end("name")]))
+                shown.append(self._show(text[position : match.end("name")]))
                 position = match.end("name")
                 continue
-            shown.append(self._show(self._buffer[position : found.start - len(found.space)]))
+            shown.append(self._show(text[position : found.start - len(found.space)]))
             self._gap = self._gap or found.space
             position = found.end
-        self._buffer = self._buffer[position:]
-        held = _HELD.search(self._buffer)
-        until = len(self._buffer) if held is None else held.start()
-        shown.append(self._show(self._buffer[:until]))
-        self._buffer = self._buffer[until:]
+        held = _HELD.search(text, position)
+        until = len(text) if held is None else held.start()
+        shown.append(self._show(text[position:until]))
+        self._before, self._buffer = text[max(0, until - 1) : until], text[until:]
         if ended and _CUT.search(self._buffer) is None:
             shown.append(self._show(self._buffer.rstrip() if self._gap is not None else self._buffer))
         return "".join(shown)

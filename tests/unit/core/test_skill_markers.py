@@ -21,7 +21,7 @@ TABLE: list[tuple[str, tuple[str, ...], str]] = [
     ("**Load_Skill:** plan", PLAN, ""), ('{"load_skill": "plan"}', PLAN, ""), ('load_skill(skill="plan")', PLAN, ""),
     ("```\nSKILL_SELECT:plan\n```", PLAN, ""), ("```text\nLOAD_SKILL: plan\n```\nThanks", PLAN, "Thanks"),
     ("one\nSKILL_SELECT:plan\ntwo", PLAN, "one\ntwo"), ("one\nSKILL_SELECT:plan two", PLAN, "one\ntwo"),
-    ("SKILL_SELECT:gone", ("gone",), ""), ("LOAD_SKILL: gone", ("gone",), ""),
+    ("SKILL_SELECT:gone", ("gone",), ""), ("`LOAD_SKILL:gone`", ("gone",), ""),
     ("First load_skill: it helps", NONE, "First load_skill: it helps"),
     ("do not load_skill", NONE, "do not load_skill"),
     ("I will not LOAD_SKILL: plan", NONE, "I will not"), ("Never [LOAD_SKILL: plan].", NONE, "Never."),
@@ -31,6 +31,18 @@ TABLE: list[tuple[str, tuple[str, ...], str]] = [
     ("I do not know. SKILL_SELECT:plan", PLAN, "I do not know."),
     ("Not yet, so SKILL_SELECT:plan", PLAN, "Not yet, so"),
     ("I cannot answer that, SKILL_SELECT:plan", PLAN, "I cannot answer that,"),
+    ("I don't have that yet \u2014 SKILL_SELECT:plan", PLAN, "I don't have that yet \u2014"),
+    ("I do not have that - SKILL_SELECT:plan", PLAN, "I do not have that -"),
+    ("I do not know this (SKILL_SELECT:plan)", PLAN, "I do not know this"),
+    ("I could not find it, loading SKILL_SELECT:plan", PLAN, "I could not find it, loading"),
+    ("I cannot answer without SKILL_SELECT:plan", PLAN, "I cannot answer without"),
+    ("SKILL_SELECT:plan\n\nNot all are listed", PLAN, "Not all are listed"),
+    ("SKILL_SELECT:plan is not loaded yet", PLAN, "is not loaded yet"),
+    *[(prose, NONE, prose) for prose in (
+        "Set `skill_select: true` in it", "LOAD_SKILL = enum.auto()", "PRELOAD_SKILL=fast", "upload skill: plan",
+        "A_LOAD_SKILL: plan", "LOAD_SKILL: str = 'x'", "LOAD_SKILL(name)", "SKILL_SELECT=on", "skill_select:gone",
+        "the setting `skill_select:`", "UPLOAD_SKILL:",
+    )],
     ("SKILL_SELECT:", NONE, ""), ("go SKILL_SELECT: ", NONE, "go"), ("SKILL_SEL", NONE, "SKILL_SEL"),
 ]  # fmt: skip
 
@@ -61,7 +73,8 @@ def test_a_text_is_the_same_however_it_is_cut_and_has_no_marker(text: str, cuts:
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     shown = pieces(*(text[start:end] for start, end in pairwise(bounds)))
     assert shown == without_markers(text, KNOWN) == pieces(*text)
-    assert not selected_skills(shown, KNOWN) and without_markers(shown, KNOWN).split() == shown.split()
+    assert not selected_skills(shown, KNOWN)
+    assert without_markers(f"{shown}\n.", KNOWN).split() == f"{shown}\n.".split()
 
 
 def test_a_long_answer_ends_quickly_and_selects_a_bounded_number() -> None:
