@@ -461,7 +461,7 @@ def reply_of(
         goes_on=ending is Ending.CONTINUED,
         extracted=received.selected,
     )
-    if not (text or continued) and (reply.problem or reply.goes_on or (received.selected and not plans)):
+    if not (text or continued) and (reply.problem or reply.goes_on or (received.marked_text and not plans)):
         return reply, []
     message = NewMessage(
         continued or new_id(),

@@ -119,7 +119,7 @@ class FakeModel:
             goes_on=ending is Ending.CONTINUED, extracted=selected,
             problem=problem_of_cut(says.ends) if ending is Ending.FAILED else None,
         )  # fmt: skip
-        if not text and (ending is not Ending.WHOLE or (selected and not calls)):
+        if not text and (ending is not Ending.WHOLE or (says.text and not calls)):
             return reply
         message = turn.message(Role.ASSISTANT, text, calls=calls, extends=before)
         turn.rounds += [message] if calls else []

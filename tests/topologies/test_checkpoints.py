@@ -282,8 +282,25 @@ LOADING: dict[str, tuple[str, list[Says], list[list[str]]]] = {
     "a marker beside calls": ("skill_pipeline", [Says("SKILL_SELECT:plan", (LOOK,))], [[], ["sums", "plan"]]),
     "in a loop": ("tool_loop", [Says("", (LOADS, LOOK))], [[], ["sums", "plan"]]),
     "by a marker in a loop": ("tool_loop", [Says("SKILL_SELECT:plan")], [[], ["sums", "plan"]]),
-    "a marker of nothing in a loop": ("tool_loop", [Says("well SKILL_SELECT:gone")], [[]]),
+    "a marker of nothing in a loop": ("tool_loop", [Says("SKILL_SELECT:gone")], [[], []]),
+    "a marker of a loaded skill in a loop": ("tool_loop", [Says("SKILL_SELECT:plan")] * 2,
+        [[], *[["sums", "plan"]] * 2]),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("says", "known", "ending", "asks"), [
+    ("SKILL_SELECT:gone", LOADED, "failed model_empty_answer", 2),
+    ("SKILL_SELECT:plan", LOADED, "failed model_empty_answer", 2),
+    ("SKILL_SELECT:", LOADED, "failed model_empty_answer", 2),
+    ("well SKILL_SELECT:gone", LOADED, "completed", 1),
+    ("SKILL_SELECT:gone", {}, "completed", 1),
+])  # fmt: skip
+async def test_a_loop_whose_answer_is_only_a_marker_asks_once_more_and_then_fails(
+    says: str, known: dict[str, object], ending: str, asks: int
+) -> None:
+    played = await begin(turn(*[Says(says)] * asks, **known), "tool_loop")
+    assert (f"{played.outcome().value} {played.code}".strip(), len(played.turn.asks)) == (ending, asks)
+    assert (played.messages[-1].role is Role.ASSISTANT) == (ending == "completed")
 
 
 @pytest.mark.parametrize(("topology", "says", "skills"), LOADING.values(), ids=list(LOADING))

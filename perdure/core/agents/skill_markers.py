@@ -3,8 +3,8 @@
 Case, spaces and brackets do not matter: `[skill_select: tea]`, `**Load_Skill:** tea`, `load_skill("tea")` and a marker
 in a code fence of its own are markers too. No reader sees a marker, or a part of one. A marker that the text negates
 ("I will not LOAD_SKILL: tea") selects nothing, but is not shown either. The names in small letters or with a space
-occur in prose, so those are markers only with the id of a skill that the agent has. Another id is one only directly after
-the colon of a name in capitals. In doubt a marker loads its skill: a load costs one text, a miss costs the answer.
+occur in prose, so those are markers only with the id of a skill that the agent has. Another id is one only directly
+after the colon of a name in capitals. In doubt a marker loads its skill: a load costs one text, a miss the answer.
 """
 
 import re
@@ -19,7 +19,8 @@ _LIKE: Final = "`*\"'"
 _FLAGS: Final = re.IGNORECASE | re.ASCII
 _MARKER: Final = re.compile(
     r"(?P<space>[ \t\n]{0,8})(?P<fence>```[a-z]{0,12}[ \t]{0,2}\n[ \t]{0,4})?(?P<open>[\[({<`*\"']{0,4})"
-    r"(?<![a-z0-9_])(?P<name>skill[_ -]select|load[_ -]skill)(?P<before>[ \t`*\"'\])}>]{0,8}[:=(\[<{][ \t`*\"'\[({<]{0,8}"
+    r"(?<![a-z0-9_])(?P<name>skill[_ -]select|load[_ -]skill)"
+    r"(?P<before>[ \t`*\"'\])}>]{0,8}[:=(\[<{][ \t`*\"'\[({<]{0,8}"
     rf"(?:skill(?:_id)?[ ]?[:=][ ]?[\"'`]?)?)(?P<id>{_ID})(?P<close>[\])}}>`*\"']{{0,8}})"
     r"(?P<end>[ \t]{0,4}\n[ \t]{0,4}```)?",
     _FLAGS,

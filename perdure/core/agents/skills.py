@@ -79,7 +79,8 @@ def skill_loader_card(skills: Sequence[Skill]) -> ToolCard:
     }
     card = ToolCard(
         name=LOAD_SKILL,
-        description="Load a skill: its instructions and its tools, from your next step on. It stays loaded.",
+        description="Load a skill: its instructions and its tools, from your next step on. "
+        "It stays loaded for this turn. A later turn may have to load it again.",
         parameters=parameters,
         effect=EffectClass.READ,
         needs_approval=False,

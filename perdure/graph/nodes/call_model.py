@@ -30,7 +30,7 @@ from perdure.graph.nodes.fields import (
     toolsets_of,
 )
 from perdure.graph.nodes.pause import pause_at_limit
-from perdure.graph.nodes.skills import can_load, loaded_patch
+from perdure.graph.nodes.skills import can_load, explained_patch, loaded_patch
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
@@ -118,7 +118,11 @@ class CallModel:
         patch = _reply_patch(state, reply)
         if not self.loads_skills or (reply.message is None and not self.by_toolsets):
             return patch
-        return patch | loaded_patch({**state, **patch}, ports, reply, always=self.by_toolsets)
+        patch |= loaded_patch({**state, **patch}, ports, reply, always=self.by_toolsets)
+        ended = reply.problem is not None or reply.goes_on
+        if reply.message is not None or ended or patch["selected_skill_ids"]:
+            return patch
+        return patch | explained_patch({**state, **patch}, reply.extracted)
 
     def _tools(self, state: State, plan: TurnPlan, loaded: dict[str, bool] | None) -> tuple[str, ...]:
         injected = state.get("injected_skill_ids")

@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from perdure.contracts.agents import TurnPlan
 from perdure.contracts.calls import ModelReply
+from perdure.contracts.errors import Problem
 from perdure.contracts.events import SKILL_INJECTED
 from perdure.contracts.messages import MessageRef, Patch, Role
 from perdure.core.agents.skills import LOAD_SKILL, SKILL_ARGUMENT
@@ -15,6 +16,10 @@ from perdure.graph.nodes.fields import messages_of, plan_of
 from perdure.graph.ports import Ports
 from perdure.graph.spec import State
 
+NO_ANSWER = Problem(
+    code="model_empty_answer", message="The model gave no answer. It only named skills that cannot be loaded."
+)
+_NOT_LOADABLE = "is already loaded or is not one of the skills. Answer without loading another skill."
 MAX_ENTITIES = 3
 """A skill receives at most this many entities; those that the app names come first."""
 
@@ -85,6 +90,22 @@ def loaded_patch(state: State, ports: Ports, reply: ModelReply, *, always: bool)
     if "active_skills" in state:
         patch["active_skills"] = with_tiers(state["active_skills"], plan, new_ids)
     return patch
+
+
+def explained_patch(state: State, marks: Sequence[str]) -> Patch:
+    """Returns the fields after an answer without text whose markers load nothing. The first time, a note asks the model
+    for an answer; the second time, the turn fails."""
+    if state["skills_explained"]:
+        return {"error": NO_ANSWER.model_dump(mode="json"), "status": "failed"}
+    note = MessageRef(role=Role.SYSTEM, text=f"No skill was loaded: {', '.join(marks) or 'a marker'} {_NOT_LOADABLE}")
+    messages: list[JsonValue] = [each.model_dump(mode="json") for each in (*messages_of(state), note)]
+    return {"messages": messages, "skills_explained": True}
+
+
+def ends_with_note(state: State) -> bool:
+    """Returns whether the last message is a note to the model, after which it is called again."""
+    last = messages_of(state)[-1]
+    return last.role is Role.SYSTEM and not last.skill_id
 
 
 def carried_ids(messages: Sequence[MessageRef]) -> set[str]:

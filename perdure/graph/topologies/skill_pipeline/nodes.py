@@ -13,11 +13,18 @@ from perdure.contracts.skills import SKILL_ID_PATTERN
 from perdure.core.agents.toolsets import with_dependencies
 from perdure.core.approvals.gates import RULE_FORCED_CHECKPOINT
 from perdure.graph.nodes.await_verdict import AwaitVerdict
-from perdure.graph.nodes.call_model import CallModel, end_status, engine_note
+from perdure.graph.nodes.call_model import CallModel, end_status
 from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, messages_of, number_of, plan_of
 from perdure.graph.nodes.pause import gate_patch, memory_patch, pause_at_checkpoint, plan_patch
 from perdure.graph.nodes.run_tools import RunTools
-from perdure.graph.nodes.skills import carried_ids, carried_patch, current_entities, with_tiers, without_skills
+from perdure.graph.nodes.skills import (
+    carried_ids,
+    carried_patch,
+    current_entities,
+    explained_patch,
+    with_tiers,
+    without_skills,
+)
 from perdure.graph.ports import Ports
 from perdure.graph.spec import Node, State
 
@@ -88,21 +95,13 @@ class CallPhase:
 SKILL_PATTERN = r"SKILL_SELECT:([a-z][a-z0-9_]{0,63})"
 
 
-def _ends_with_note(state: State) -> bool:
-    last = messages_of(state)[-1]
-    return last.role is Role.SYSTEM and not last.skill_id
-
-
-_NOT_LOADABLE = "is already loaded or is not one of the skills. Answer without loading another skill."
-
-
 @dataclass(frozen=True, slots=True)
 class SelectSkills:
     """A node that keeps the marks of the latest answer that name a skill of this agent. A model may select a skill that
     an earlier turn loaded; it then gets its second call as for any other skill."""
 
     explains: bool = False
-    """True if the model is called again, with a note, if its answer only names skills that cannot be loaded."""
+    """True if the model is called again, once, if its answer only names skills that cannot be loaded."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Returns the matching marks. They were found in the whole answer when it was settled."""
@@ -115,20 +114,10 @@ class SelectSkills:
         ]
         if selected:
             ports.events.emit(SKILL_SELECTED, {"skill_ids": selected})
-        elif self.explains and marks and not _ends_with_note(state):
-            return self._explained(messages_of(state), [*map(str, marks)])
+        elif self.explains and messages_of(state)[-1].role is not Role.ASSISTANT:
+            explained = explained_patch(state, [*map(str, marks)])
+            return {"selected_skill_ids": [], "skill_injection_done": True, **explained}
         return {"selected_skill_ids": selected}
-
-    def _explained(self, messages: list[MessageRef], marks: list[str]) -> Patch:
-        if messages[-1].role is Role.ASSISTANT:
-            return {"selected_skill_ids": []}
-        note = engine_note(f"No skill was loaded: {', '.join(marks)} {_NOT_LOADABLE}")
-        return {
-            "selected_skill_ids": [],
-            "extracted": [],
-            "messages": [each.model_dump(mode="json") for each in (*messages, note)],
-            "skill_injection_done": True,
-        }
 
 
 # skill_inject_node adds one system message for each selected skill and each of its dependencies. The texts are stored

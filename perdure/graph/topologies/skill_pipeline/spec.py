@@ -13,7 +13,6 @@ from perdure.contracts.activities import (
     ActivityRef,
 )
 from perdure.contracts.approvals import PauseKind
-from perdure.contracts.messages import Role
 from perdure.core.calls.endings import MAX_CONTINUATIONS
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
@@ -28,8 +27,8 @@ from perdure.graph.nodes.fields import (
     PENDING,
     REVIEW,
     SYNTHESIS,
-    messages_of,
 )
+from perdure.graph.nodes.skills import ends_with_note
 from perdure.graph.spec import (
     END,
     FRESH,
@@ -88,7 +87,7 @@ def skill_pipeline(nodes: Mapping[str, Node], version: int = VERSION) -> Topolog
     return Topology(
         name="skill_pipeline",
         version=version,
-        state=STATE if version > 3 else STATE_3,
+        state=STATE if version > 6 else STATE_6 if version > 3 else STATE_3,
         nodes=_nodes(nodes, _LIMITS if version > 3 else _LIMITS_3),
         edges=_edges(version),
         entries={
@@ -156,7 +155,9 @@ SKILLS: Final = (
 
 STATE_3: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *SKILLS, *REVIEW, *MEMORY))
 """The state of version 3."""
-STATE: Final = StateSchema((*STATE_3.own, *CONTINUATION))
+STATE_6: Final = StateSchema((*STATE_3.own, *CONTINUATION))
+"""The state of versions 4 to 6."""
+STATE: Final = StateSchema((*STATE_6.own, Field("skills_explained", False)))
 
 
 # The routers read only the state; the order of their tests is the priority.
@@ -193,9 +194,7 @@ async def after_synthesis(state: State) -> Literal["paused", "error", "continue"
         return label
     if state["selected_skill_ids"]:
         return "skills"
-    last = messages_of(state)[-1]
-    explained = last.role is Role.SYSTEM and not last.skill_id and not state["extracted"]
-    return "continue" if explained else "text"
+    return "continue" if ends_with_note(state) else "text"
 
 
 async def after_tool_node(state: State) -> Literal["paused", "limit", "initial", "synthesis"]:

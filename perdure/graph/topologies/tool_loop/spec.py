@@ -25,6 +25,7 @@ from perdure.graph.nodes.fields import (
     PENDING,
     REVIEW,
 )
+from perdure.graph.nodes.skills import ends_with_note
 from perdure.graph.spec import (
     END,
     FRESH,
@@ -124,7 +125,12 @@ STATE_1: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVI
 """The state of version 1."""
 STATE_2: Final = StateSchema((*STATE_1.own, *CONTINUATION))
 """The state of version 2."""
-STATE: Final = StateSchema((*STATE_2.own, Field("injected_skill_ids", []), Field("selected_skill_ids", [])))
+LOADING: Final = (
+    Field("injected_skill_ids", []),
+    Field("selected_skill_ids", []),
+    Field("skills_explained", False),
+)
+STATE: Final = StateSchema((*STATE_2.own, *LOADING))
 
 
 # The routers read only the state; the order of their tests is the priority.
@@ -146,11 +152,12 @@ async def after_answer(state: State) -> Literal["continue", "tools", "text"]:
 
 
 async def after_skills(state: State) -> Literal["continue", "tools", "text"]:
-    """Routes an answer whose marker has loaded a skill to the model again."""
+    """Routes an answer whose marker has loaded a skill to the model again. If the answer only names skills that cannot
+    be loaded, the model is called again, once."""
     label = await after_answer(state)
-    if label == "text" and state["selected_skill_ids"] and state["error"] is None and state["status"] != AWAITING_HITL:
-        return "continue"
-    return label
+    if label != "text" or state["error"] is not None or state["status"] == AWAITING_HITL:
+        return label
+    return "continue" if state["selected_skill_ids"] or ends_with_note(state) else "text"
 
 
 async def after_gate(state: State) -> Literal["awaiting", "error", "more"]:
