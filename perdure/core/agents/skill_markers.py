@@ -55,7 +55,7 @@ _HELD: Final = re.compile(
 )
 """A text that more text can make a marker, or a part of one."""
 _UNKNOWN: Final = re.compile(r"[`*\"'\])}>]*:[`*\"'\[({<]*")
-"""What is between the name and an id that the agent does not have."""
+"""The text between the name and an id that the agent does not have."""
 _CUT: Final = re.compile(r"(?<![A-Za-z0-9_])(?:SKILL_SELECT|LOAD_SKILL)[`*\"'\])}>]{0,8}:")
 _CLAUSE: Final = re.compile(
     r"[.!?;:,\n()\[\]{}<>\u2013\u2014\u2192]|(?:^|\s)-+(?=\s|$)|\b(?:and|but|so|therefore|then)\b", re.IGNORECASE
@@ -70,7 +70,7 @@ _NEGATED_AFTER: Final = re.compile(
     r"|unnecessary)\b",
     re.IGNORECASE,
 )
-"""A negation on the line of the marker that is about the skill. `is not loaded yet` is none."""
+"""A negation on the line of the marker that is about the skill; `is not loaded yet` is about its state."""
 _NEGATED_DIRECTLY: Final = re.compile(rf"(?:{_NEGATION.pattern})[ \t]*\Z", re.IGNORECASE)
 """A negation whose object is a marker in brackets."""
 _CONTEXT: Final = 200
@@ -150,7 +150,7 @@ def _closing(character: str) -> str:
 
 
 def _is_negated(text: str, marker: _Found) -> bool:
-    """Returns whether the clause around the marker negates it. Two negations ("I cannot answer without") are none."""
+    """Returns whether the clause around the marker negates it. Two negations do not ("I cannot answer without")."""
     before = text[max(0, marker.start - _CONTEXT) : marker.start]
     outside = before.rstrip(" \t`*\"'([{<")
     is_apart = text[marker.start : marker.start + 4].lstrip("`*\"'")[:1] in tuple(_OPEN) or any(
