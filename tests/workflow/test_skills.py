@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from perdure.contracts.agents import SkillScope
@@ -66,6 +67,22 @@ async def test_no_reader_sees_a_marker_and_the_skill_is_loaded(served: Served) -
     live = await served.harness.deps.live.tokens("local", address.conversation_id, "0", FIRST_ENTRY)
     assert "".join(each.text for each in live.entries) == "I look it up. One moment.Ready."
     assert [copies(sent) for sent in served.sent_to_model(address)] == [0, 1, 1]
+
+
+async def test_an_agent_without_skills_has_no_markers(served: Served) -> None:
+    text = "Set `skill_select: true`.\nSKILL_SELECT:parcels"
+    async with published(served.harness, as_desk(skills=())):
+        address, row = await served.run_to_end(Line(text))
+    assert (row["answer"], await served.transcript(address)) == (text, [("assistant", text)])
+
+
+@pytest.mark.parametrize("half", ["SKILL_SELECT:gone", "SKILL_SELECT:"])
+async def test_a_turn_with_only_markers_asks_once_more_and_then_fails(served: Served, half: str) -> None:
+    address, row = await served.run_to_end(Line(half), Line("SKILL_SELECT:gone"), agent_id="checked")
+    assert (row["status"], row["problem"]["code"]) == (TurnStatus.FAILED, "model_empty_answer")
+    assert (len(served.sent_to_model(address)), await served.transcript(address)) == (2, [])
+    _, again = await served.run_to_end(DONE, agent_id="checked", conversation_id=address.conversation_id)
+    assert again["status"] == TurnStatus.COMPLETED
 
 
 LOADS = Line("", [("load_skill", {"skill": "parcels"}), ("look", {"what": "a"})])
