@@ -54,6 +54,7 @@ _HELD: Final = re.compile(
     _FLAGS,
 )
 """A text that more text can make a marker, or a part of one."""
+_CAPITALS: Final = frozenset({"SKILL_SELECT", "LOAD_SKILL"})
 _UNKNOWN: Final = re.compile(r"[`*\"'\])}>]*:[`*\"'\[({<]*")
 """The text between the name and an id that the agent does not have."""
 _CUT: Final = re.compile(r"(?<![A-Za-z0-9_])(?:SKILL_SELECT|LOAD_SKILL)[`*\"'\])}>]{0,8}:")
@@ -116,8 +117,7 @@ def _find_all(text: str, known: Collection[str]) -> Iterator[_Found]:
 def _accept(match: re.Match[str], known: Collection[str]) -> _Found | None:
     """Returns the marker without brackets that it does not close, or None if it is prose."""
     skill_id = match["id"].lower().replace("-", "_").strip("_")
-    in_capitals = match["name"] in ("SKILL_SELECT", "LOAD_SKILL")
-    if skill_id not in known and not (in_capitals and _UNKNOWN.fullmatch(match["before"])):
+    if skill_id not in known and not (match["name"] in _CAPITALS and _UNKNOWN.fullmatch(match["before"])):
         return None
     stack, kept = _still_open(match["open"], match["before"])
     closed = 0
@@ -131,6 +131,12 @@ def _accept(match: re.Match[str], known: Collection[str]) -> _Found | None:
         start, end = match.start("fence"), match.end()
     outside = kept or (match["fence"] and start != match.start("fence"))
     return _Found(start, end, "" if outside else match["space"], skill_id)
+
+
+def _is_begun(match: re.Match[str], known: Collection[str]) -> bool:
+    """Returns whether the text ends within a marker: its name is in capitals, and a known id begins with its id."""
+    is_last, begun = match.end() == len(match.string), match["id"].lower().replace("-", "_")
+    return is_last and match["name"] in _CAPITALS and any(each.startswith(begun) for each in known)
 
 
 def _still_open(outer: str, inner: str) -> tuple[list[str], int]:
@@ -194,13 +200,16 @@ class MarkerFilter:
             if match is None or not (ended or _HELD.match(text, match.start()) is None):
                 break
             found = _accept(match, self.known)
-            if found is None:
+            if found is None and ended and _is_begun(match, self.known):
+                shown.append(self._show(text[position : match.start()]))
+                position = len(text)
+            elif found is None:
                 shown.append(self._show(text[position : match.end("name")]))
                 position = match.end("name")
-                continue
-            shown.append(self._show(text[position : found.start - len(found.space)]))
-            self._gap = self._gap or found.space
-            position = found.end
+            else:
+                shown.append(self._show(text[position : found.start - len(found.space)]))
+                self._gap = self._gap or found.space
+                position = found.end
         held = _HELD.search(text, position)
         until = len(text) if held is None else held.start()
         shown.append(self._show(text[position:until]))

@@ -44,6 +44,7 @@ TABLE: list[tuple[str, tuple[str, ...], str]] = [
         "the setting `skill_select:`", "UPLOAD_SKILL:",
     )],
     ("SKILL_SELECT:", NONE, ""), ("go SKILL_SELECT: ", NONE, "go"), ("SKILL_SEL", NONE, "SKILL_SEL"),
+    ("go LOAD_SKILL: pl", NONE, "go"), ("go LOAD_SKILL: pa", NONE, "go LOAD_SKILL: pa"),
 ]  # fmt: skip
 
 
