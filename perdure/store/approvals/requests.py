@@ -184,28 +184,40 @@ async def open_requests(
     )
     if turn is None or turn["over"]:
         return None
-    requests: list[RequestRef] = []
-    events: list[NewEvent] = []
+    in_force = policy or agent.definition.approvals
     decided = await tx.fetchval(
         "SELECT true FROM approvals WHERE turn_id = $1 AND call_id = ANY($2) AND status <> 'pending' LIMIT 1",
         request.address.turn_id,
         [gated.call_id for gated in request.gated],
     )
-    for gated in request.gated:
-        existing = await _find_request(tx, request, gated)
-        requests.append(existing or await _open(tx, request, gated, agent, policy or agent.definition.approvals, turn))
-        if existing is None:
-            fired = platform_rule_event(gated, agent.card(gated.tool), turn["waived_tools"])
-            events += [NewEvent(HITL_RULE_FIRE, fired, gated.call_id)] if fired else []
-            events.append(_awaiting_event(requests[-1], gated))
+    requests, events = await _open_gated(tx, request, agent, in_force, turn)
     if request.questions:
-        in_force = policy or agent.definition.approvals
         questions, question_events, answered = await open_questions(tx, request, in_force.expires_seconds)
         requests, events, decided = [*requests, *questions], [*events, *question_events], decided or answered
     requests += await _unknown_effects(tx, request)
     await _pause_turn(tx, request.address.turn_id, requests)
     await write(tx, request.address, events, pending=request.events)
     return Opened(requests=tuple(requests), decided=bool(decided))
+
+
+async def _open_gated(
+    tx: Connection, request: OpenRequest, agent: PublishedAgent, policy: ApprovalPolicy, turn: asyncpg.Record
+) -> tuple[list[RequestRef], list[NewEvent]]:
+    """Returns the requests of the gated calls and checkpoints, and the events of those that it opens."""
+    requests: list[RequestRef] = []
+    events: list[NewEvent] = []
+    asked: _Asked | None = None
+    for gated in request.gated:
+        existing = await _find_request(tx, request, gated)
+        if existing is not None:
+            requests.append(existing)
+            continue
+        asked = asked or await _read_asked(tx, request.address.turn_id, turn)
+        requests.append(await _open(tx, request, gated, agent, policy, asked))
+        fired = platform_rule_event(gated, agent.card(gated.tool), turn["waived_tools"])
+        events += [NewEvent(HITL_RULE_FIRE, fired, gated.call_id)] if fired else []
+        events.append(_awaiting_event(requests[-1], gated))
+    return requests, events
 
 
 async def _find_request(tx: Connection, request: OpenRequest, gated: GatedCall) -> RequestRef | None:
@@ -218,7 +230,33 @@ async def _find_request(tx: Connection, request: OpenRequest, gated: GatedCall) 
 
 
 _UNRECEIVED = "SELECT ARRAY(SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq)"
-"""The requester's messages that no model call of the turn has received yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The values that all requests of a pause share."""
+
+    turn: asyncpg.Record
+    joined_messages: list[str]
+    """The requester's messages that no model call of the turn has received yet."""
+    requester: dict[str, JsonValue]
+    """The requester, for the records of the requests."""
+
+
+async def _read_asked(tx: Connection, turn_id: str, turn: asyncpg.Record) -> _Asked:
+    return _Asked(turn, await tx.fetchval(_UNRECEIVED, turn_id), await _requester_of(tx, turn))
+
+
+async def _requester_of(tx: Connection, turn: asyncpg.Record) -> dict[str, JsonValue]:
+    """Returns the credential with which the turn was requested, and the origin of the requester's account, for the
+    record of the request. A deleted credential leaves this record. Nothing is returned for what is not known."""
+    user_id, asked_by = str(turn["user_id"]), tuple(map(str, turn["asked_by"]))
+    accounts = await read_accounts(tx, (user_id, *asked_by))
+    names = {UNKNOWN_CREATOR: "unknown", **accounts.names}
+    made = replace(accounts, names=names).named(asked_by, "created_by")
+    found: dict[str, JsonValue] = {"asked_with": {"how": turn["asked_how"], **made}} if turn["asked_how"] else {}
+    account = accounts.describe(user_id)
+    return found | ({"account": account} if account else {})
 
 
 async def _open(
@@ -227,8 +265,9 @@ async def _open(
     gated: GatedCall,
     agent: PublishedAgent,
     policy: ApprovalPolicy,
-    turn: asyncpg.Record,
+    asked: _Asked,
 ) -> RequestRef:
+    turn = asked.turn
     subject = await subject_of(tx, request, gated)
     columns = _call_columns(request, gated, subject, agent)
     columns |= policy_columns(policy, str(columns["risk"]), gated.kind)
@@ -236,7 +275,7 @@ async def _open(
         "prompt_excerpt": turn["content"][:MAX_PROMPT_CHARACTERS],
         "snapshot": {**request.snapshot, "metadata": turn["metadata"]},
         "requested_by": turn["user_id"],
-        "joined_messages": await tx.fetchval(_UNRECEIVED, request.address.turn_id),
+        "joined_messages": asked.joined_messages,
     }
     fallback_seconds = policy.fallback_after_seconds if policy.fallback_reviewer else None
     expires_at = await tx.fetchval(
@@ -250,23 +289,11 @@ async def _open(
         "call_id": gated.call_id,
         "args": subject.args,
         "args_digest": digest_of(subject.args),
+        **asked.requester,
     }
     actor = str(turn["user_id"])
-    data |= await _requester_of(tx, turn)
     await audit.record(tx, "approval.opened", request_id, data, actor=actor, turn_id=request.address.turn_id)
     return _request_ref(request_id, gated, expires_at)
-
-
-async def _requester_of(tx: Connection, turn: asyncpg.Record) -> dict[str, JsonValue]:
-    """Returns the credential with which the turn was requested, and the origin of the requester's account, for the
-    record of the request. A deleted credential leaves this record. Nothing is returned for what is not known."""
-    user_id, asked_by = str(turn["user_id"]), tuple(map(str, turn["asked_by"]))
-    accounts = await read_accounts(tx, (user_id, *asked_by))
-    names = {UNKNOWN_CREATOR: "unknown", **accounts.names}
-    made = replace(accounts, names=names).named(asked_by, "created_by")
-    found: dict[str, JsonValue] = {"asked_with": {"how": turn["asked_how"], **made}} if turn["asked_how"] else {}
-    account = accounts.describe(user_id)
-    return found | ({"account": account} if account else {})
 
 
 def _call_columns(request: OpenRequest, gated: GatedCall, subject: Subject, agent: PublishedAgent) -> dict[str, object]:
