@@ -7,11 +7,9 @@ from typing import Final
 from pydantic import JsonValue
 
 from perdure.contracts.agents import AgentDefinition, PublishedAgent, SkillScope, ToolCard
-from perdure.contracts.calls import EffectClass
 from perdure.contracts.skills import Skill
-from perdure.contracts.values import digest_of
 from perdure.core.agents.prompts import skill_activation
-from perdure.core.agents.toolsets import LoadedToolsets, loaded_skills, ordered_skills, requested_cards
+from perdure.core.agents.toolsets import LoadedToolsets, engine_card, loaded_skills, ordered_skills, requested_cards
 from perdure.core.text import estimated_tokens
 
 LOAD_SKILL: Final = "load_skill"
@@ -77,17 +75,11 @@ def skill_loader_card(skills: Sequence[Skill]) -> ToolCard:
         "required": [SKILL_ARGUMENT],
         "additionalProperties": False,
     }
-    card = ToolCard(
-        name=LOAD_SKILL,
-        description="Load a skill: its instructions and its tools, from your next step on. "
-        "It stays loaded for this turn. A later turn may have to load it again.",
-        parameters=parameters,
-        effect=EffectClass.READ,
-        needs_approval=False,
-        risk="low",
-        version="",
+    description = (
+        "Load a skill: its instructions and its tools, from your next step on. "
+        "It stays loaded for this turn. A later turn may have to load it again."
     )
-    return card.model_copy(update={"version": digest_of(card.model_dump(mode="json"))})
+    return engine_card(LOAD_SKILL, description, parameters)
 
 
 def cards_of_request(agent: PublishedAgent, names: Collection[str], toolsets: LoadedToolsets) -> list[ToolCard]:

@@ -99,8 +99,14 @@ def loader_card(cards: Sequence[Card]) -> ToolCard:
         f"Get more tools, from your next step on: {', '.join(names)}. Set {WRITE_FLAG} only if something is to be "
         "changed; without it you get the tools that read."
     )
+    return engine_card(LOAD_TOOLSET, description, parameters)
+
+
+def engine_card(name: str, description: str, parameters: dict[str, JsonValue]) -> ToolCard:
+    """Returns the card of a tool that the engine itself answers, with no effect and no approval. Its version is that of
+    its content."""
     card = ToolCard(
-        name=LOAD_TOOLSET,
+        name=name,
         description=description,
         parameters=parameters,
         effect=EffectClass.READ,
