@@ -140,7 +140,7 @@ async def test_lists_are_those_of_one_subject_and_never_of_two(
             others = {ids[kind] for other, ids in owned.items() if other != name}
             found = await callers[name].ids(path)
             assert ids[kind] in found and not found & others, (kind, name)
-        unused = replace(callers["anna"], given={"subject": "nobody yet"})
+        unused = replace(callers["anna"], given={"subject": "not used yet"})
         assert await unused.ids(path) == set()
     assert callers["anna"].client is callers["bert"].client
 

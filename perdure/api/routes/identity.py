@@ -422,9 +422,7 @@ async def invite(services: ServicesDep, caller: Caller, request: Request, body: 
     caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
         await users.add_user(tx, body.name, body.display_name, body.roles, caller.user_id, caller.credential)
-        return await _invitation_response(
-            tx, body.name, caller, sign_in.invited_at(services, request.scope, caller.tenant_id)
-        )
+        return await _invitation_response(tx, services, request, body.name, caller)
 
 
 @team_router.post("/{name}/invitation", status_code=201)
@@ -432,9 +430,7 @@ async def invite_again(services: ServicesDep, caller: Caller, request: Request, 
     """Creates a new invitation for an existing user, to set a first password or replace a forgotten one."""
     caller.require_role("admin")
     async with services.db.transaction(caller.tenant_id) as tx:
-        return await _invitation_response(
-            tx, name, caller, sign_in.invited_at(services, request.scope, caller.tenant_id)
-        )
+        return await _invitation_response(tx, services, request, name, caller)
 
 
 @team_router.patch("/{name}")
@@ -454,7 +450,10 @@ async def close(services: ServicesDep, caller: Caller, name: Name) -> dict[str, 
         return asdict(await users.change_member(tx, name, caller.user_id, active=False))
 
 
-async def _invitation_response(tx: Connection, name: str, caller: Principal, made_at: str) -> JSONResponse:
+async def _invitation_response(
+    tx: Connection, services: Services, request: Request, name: str, caller: Principal
+) -> JSONResponse:
+    made_at = sign_in.invited_at(services, request.scope, caller.tenant_id)
     invitation: Invitation = await registration.invite(tx, name, caller.user_id, caller.credential, made_at)
     answer = {"name": invitation.name, "invitation": invitation.token, "expires_at": invitation.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})

@@ -41,10 +41,12 @@ from perdure.store.agents import RELATED_DECIDE
 from perdure.store.database import Connection
 from perdure.store.identity.origins import Accounts, read_accounts
 
+MAY_DECIDE = "({0}.gateway_id IS NULL AND NOT 'gateway' = ANY({0}.roles))"
+"""The condition for a user who can have roles that decide: a gateway and its subjects decide nothing, whatever other
+roles they have."""
 _DELEGATIONS = """
 (SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles',
-   -- A gateway and its subjects decide nothing, whatever other roles they have.
-   CASE WHEN u.gateway_id IS NULL AND NOT 'gateway' = ANY(u.roles) THEN u.roles ELSE '{{}}' END, 'lent_by',
+   CASE WHEN {may_decide} THEN u.roles ELSE '{{}}' END, 'lent_by',
    -- Lent by several delegations it is lent by the one that most people could not have made.
    (SELECT d.created_by FROM delegations d WHERE d.user_id = u.id AND d.to_user = {user}::uuid AND d.ended_at IS NULL
      AND d.until > clock_timestamp() ORDER BY cardinality(d.created_by) LIMIT 1)) ORDER BY u.name)
@@ -52,6 +54,13 @@ _DELEGATIONS = """
    SELECT d.user_id FROM delegations d
    WHERE d.to_user = {user}::uuid AND d.ended_at IS NULL AND d.until > clock_timestamp())))
 """
+
+
+def _delegations(user: str) -> str:
+    """Returns a subselect of a user, given as a parameter, and of those on whose behalf they decide."""
+    return _DELEGATIONS.format(user=user, may_decide=MAY_DECIDE.format("u"))
+
+
 _LOCK = f"""
 WITH held AS MATERIALIZED (
   SELECT a.*, t.stop_requested_at, t.asked_how, t.asked_by, {RELATED_DECIDE} AS related_decide
@@ -62,7 +71,7 @@ SELECT h.*, clock_timestamp() AS now, (SELECT name FROM users WHERE id = h.claim
   (SELECT 'admin' = ANY(roles) FROM users WHERE id = h.requested_by) AS requester_is_admin,
   -- One decision of a person at a time, so that those of the last minute can be counted: taken after the row locks.
   CASE WHEN $3 AND h.status = 'pending' THEN pg_advisory_xact_lock(hashtextextended($2::uuid::text, 0)) END AS alone,
-  {_DELEGATIONS.format(user="$2")} AS delegations
+  {_delegations("$2")} AS delegations
 FROM held h
 """
 _VOTES = """
@@ -248,7 +257,7 @@ def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
 
 async def with_delegations(tx: Connection, decider: Decider) -> Decider:
     """Returns this user with their current roles and delegations."""
-    return _with_delegations(decider, await tx.fetchval(f"SELECT {_DELEGATIONS.format(user='$1')}", decider.user_id))
+    return _with_delegations(decider, await tx.fetchval(f"SELECT {_delegations('$1')}", decider.user_id))
 
 
 def _with_delegations(decider: Decider, delegations: list[dict[str, Any]] | None) -> Decider:

@@ -207,7 +207,7 @@ SELECT DISTINCT ON (c.tool, c.tool_version, c.digest) c.tool, c.tool_version, c.
   a.withdrawal, EXISTS (SELECT FROM messages m WHERE m.turn_id = $1 AND m.joins <> ''
     AND m.created_at > a.requested_at AND m.id <> ALL(a.joined_messages)) AS asked_since
 FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id
-WHERE a.turn_id = $1 AND a.kind = 'approval' 
+WHERE a.turn_id = $1 AND a.kind = 'approval'
 ORDER BY c.tool, c.tool_version, c.digest, a.requested_at DESC, a.status = ANY($2)
 """
 """The newest request of each call. Of several in one round, one that was not refused counts. A message counts since the

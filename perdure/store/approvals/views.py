@@ -30,6 +30,7 @@ from perdure.store.agents import RELATED_DECIDE, card_of_version, published_agen
 from perdure.store.approvals.reissue import outdated_reasons, policy_difference
 from perdure.store.approvals.requests import MAX_PROMPT_CHARACTERS, event_call_id
 from perdure.store.approvals.review import (
+    MAY_DECIDE,
     OPEN,
     PAST_LAST_DEADLINE,
     accounts_of,
@@ -88,15 +89,19 @@ SELECT {_APPROVAL_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind,
     LEFT JOIN users u ON u.id = h.actor) AS history
 {_APPROVAL_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
-CAN_DECIDE = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
+CAN_DECIDE = (
+    """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
   AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL
-    AND m.gateway_id IS NULL AND NOT 'gateway' = ANY(m.roles)))
+    AND """
+    + MAY_DECIDE.format("m")
+    + """))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
     AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)
     AND u.id = ANY(ARRAY(SELECT {0}::uuid UNION ALL SELECT g.user_id FROM delegations g
       WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now()))))
 """
+)
 """An SQL condition: the user `{0}` can decide, as themselves or as a delegate. `{1}` is the list of the users who
 created the credential. A request of one of these users is excluded unless its policy allows self-approval."""
 # With a quorum of 1, a pending request has no votes. Only requests with a larger quorum need the subquery.
