@@ -10,7 +10,6 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -574,7 +573,8 @@ async def test_a_failed_write_of_a_check_is_tried_again_once_a_second(
     parts, began = parts_of(api), time.monotonic()
     while time.monotonic() < began + 2.5:
         assert (await faults(parts))["temporal"]
-    assert len(tries) > 1 and min(later - earlier for earlier, later in pairwise(tries)) > 0.99
+    assert len(tries) > 1, "it is tried again"
+    assert all(at >= began + number for number, at in enumerate(tries)), "a busy machine delays one, none is early"
 
 
 async def test_checking_temporal_by_a_write_leaves_no_growing_data(temporal: Client) -> None:
